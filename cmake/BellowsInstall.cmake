@@ -1,0 +1,6 @@
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+get_property(rooms GLOBAL PROPERTY BELLOWS_ROOMS)
+foreach(room base comm optimizer runtime elastic)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/${room}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endforeach()

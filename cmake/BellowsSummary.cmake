@@ -1,0 +1,7 @@
+message(STATUS "Bellows ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, CUDA ${BELLOWS_HAVE_CUDA}, MPI ${BELLOWS_HAVE_MPI}, native ${BELLOWS_NATIVE}, sanitizers '${BELLOWS_SANITIZE}'")
+if(NOT BELLOWS_HAVE_CUDA)
+  message(STATUS "Bellows: no CUDA Toolkit found: GPU devices are not built")
+endif()
+if(NOT BELLOWS_HAVE_MPI)
+  message(STATUS "Bellows: no MPI found: a start by mpirun without the bellows launcher is not built")
+endif()

@@ -1,0 +1,21 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace bellows {
+
+/// Learning rate as a pure function of the step (0 for the first).
+struct Schedule {
+  enum class Kind { kConstant, kCosine, kWarmupStableDecay };
+  Kind kind = Kind::kCosine;
+  double peak = 1e-3;
+  double floor = 0.0;              ///< final value, as a share of the peak
+  std::int64_t warmup_steps = 0;   ///< linear from peak/warmup to peak
+  std::int64_t total_steps = 0;    ///< end of the decay; constant ignores it
+  std::int64_t decay_steps = 0;    ///< warmup-stable-decay only: length of the final linear decay
+
+  float at(std::int64_t step) const;
+  std::string fingerprint() const;
+};
+
+}  // namespace bellows
