@@ -39,10 +39,13 @@ struct LanePiece {
   std::size_t offset = 0;    ///< byte offset in that rank's window of the element `origin` of the index space
 };
 
-/// A partial sum in this rank's own memory, one element per element of `mine` in order (compact).
+/// A partial sum in this rank's own memory: one element per element of `mine` in order (compact), or, if `in_place`,
+/// `data` is where element `origin` of the index space stands and every element has its canonical place behind it.
+/// In place, a result may lie in the very window that peers read: they never read the elements that this rank owns.
 struct LocalPiece {
   LaneSpan lanes;
   void* data = nullptr;
+  bool in_place = false;
 };
 
 /// The reproducible reduce-scatter: every rank brings pieces of the same stretch of a flat index space, and each
