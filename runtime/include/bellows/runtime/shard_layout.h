@@ -67,7 +67,7 @@ struct Move {
 
 /// How to get from "who holds what" to "who needs what": `holds[rank]` and `needs[rank]` are chunk sets (ascending) in
 /// ranks of the transition world. A rank that already holds what it needs moves nothing; otherwise the source is the
-/// holder with the least to send so far. Throws UserError-free: returns nothing if a needed chunk is held by nobody.
+/// holder with the least to send so far.
 struct ReshardPlan {
   std::vector<Move> moves;          ///< ordered by (from, to, chunk)
   std::vector<int> uncovered;       ///< chunks that nobody holds
