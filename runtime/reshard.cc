@@ -32,6 +32,20 @@ std::vector<int> needed_by(const ModelState& state, const ModelState::Store& sto
   return store.whole ? all_chunks(state.table()) : shard_chunks(state, to, rank);
 }
 
+// What must move whatever the layout: every new member ends with an even share (or with all of it, where it is whole or
+// replicated), and keeps at most the smaller of that and what it had.
+double least_elements(const ModelState& state, const std::vector<std::vector<int>>& holds, int members, bool everything) {
+  const double total = static_cast<double>(state.parameters().total());
+  const double share = everything ? total : total / members;
+  double moved = share * members;
+  for (int rank = 0; rank < members; ++rank) {
+    double held = 0;
+    for (const int c : holds[rank]) held += static_cast<double>(state.table()[c].size());
+    moved -= std::min(share, held);
+  }
+  return moved;
+}
+
 }  // namespace
 
 StateTransfer plan_transfer(const ModelState& state, const std::vector<Holding>& holdings, const ShardLayout& to) {
@@ -44,6 +58,9 @@ StateTransfer plan_transfer(const ModelState& state, const std::vector<Holding>&
     }
     ReshardPlan plan = reshard_plan(holds, needs);
     for (const Move& move : plan.moves) transfer.bytes_moved += state.table()[move.chunk].size() * size_of(store.dtype);
+    const bool everything = store.whole || !state.stage().shards_optimizer;
+    transfer.bytes_minimum += static_cast<std::uint64_t>(least_elements(state, holds, to.world_size(), everything) *
+                                                         static_cast<double>(size_of(store.dtype)));
     if (!plan.uncovered.empty()) {
       transfer.covered = false;
       transfer.missing += (transfer.missing.empty() ? "" : ", ") + store.name + " (" +

@@ -21,6 +21,7 @@ struct Holding {
 struct StateTransfer {
   std::vector<ReshardPlan> plans;    ///< one per ModelState::stores()
   std::uint64_t bytes_moved = 0;
+  std::uint64_t bytes_minimum = 0;   ///< below which no evenly shared layout of the new world can go
   bool covered = true;               ///< every chunk of every store is held by somebody
   std::string missing;               ///< what is not, for people
 };

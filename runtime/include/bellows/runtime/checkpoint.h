@@ -3,8 +3,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "bellows/base/error.h"
 #include "bellows/comm/communicator.h"
 #include "bellows/runtime/parameter_set.h"
 

@@ -29,6 +29,7 @@ struct EngineOptions {
   std::uint64_t seed = 1;                 ///< of the starting values
   Schedule schedule;                      ///< learning rate by update
   int max_skipped_in_a_row = 20;          ///< steps with non-finite gradients before the run gives up
+  std::string job_fingerprint;            ///< of data and whatever else the trainer's numbers depend on
 
   std::int64_t global_batch() const {
     return static_cast<std::int64_t>(lanes) * micro_batches_per_lane * micro_batch;
@@ -96,6 +97,8 @@ class Engine {
   EntryResult enter(Communicator& transition, int members, const std::function<std::optional<std::string>()>& fallback);
   /// Collective over the members after enter(): windows, buffers, whole parameters complete.
   void attach(Communicator& comm);
+  /// Collective: finishes parameter gathers under way, so that a planned change finds whole parameters everywhere.
+  void settle();
   void detach() noexcept;
 
   // -- Steps --

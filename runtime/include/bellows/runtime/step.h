@@ -16,7 +16,7 @@ class MicroBatch;
 /// Pointers are valid inside the scope only.
 class UnitUse {
  public:
-  ~UnitUse() noexcept(false);
+  ~UnitUse();
   UnitUse(UnitUse&& other) noexcept;
   UnitUse& operator=(UnitUse&&) = delete;
 
