@@ -34,9 +34,9 @@ double fold_lanes_in_order(std::span<const double> by_lane) {
 namespace {
 
 // Runs of elements that share a weight decay, per chunk; frozen parameters are in none.
-std::vector<std::vector<Engine::Impl::Stretch>> cut_in_stretches(const ParameterSet& parameters,
+std::vector<std::vector<Stretch>> cut_in_stretches(const ParameterSet& parameters,
                                                                  const ChunkTable& table) {
-  std::vector<std::vector<Engine::Impl::Stretch>> result(table.size());
+  std::vector<std::vector<Stretch>> result(table.size());
   std::size_t chunk = 0;
   for (const Parameter& p : parameters.parameters()) {
     if (p.options.frozen) continue;

@@ -11,6 +11,12 @@
 
 namespace bellows {
 
+/// A stretch of a chunk whose elements are updated alike.
+struct Stretch {
+  std::size_t begin = 0, end = 0;   // within the chunk
+  bool decay = true;
+};
+
 /// The engine's parts. A step is in engine.cc, the start of a generation in engine_entry.cc, whole-state operations
 /// (digests, checkpoints) in engine_state.cc.
 struct Engine::Impl {
@@ -30,11 +36,6 @@ struct Engine::Impl {
   Gather gather;
   std::function<void(const char*)> probe;
 
-  /// A stretch of a chunk whose elements are updated alike.
-  struct Stretch {
-    std::size_t begin = 0, end = 0;   // within the chunk
-    bool decay = true;
-  };
   std::vector<std::vector<Stretch>> stretches;   // by chunk, frozen parameters left out
 
   bool has_state = false;
