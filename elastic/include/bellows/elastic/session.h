@@ -75,8 +75,9 @@ class Session {
   TrainResult train(ParameterSet parameters, std::unique_ptr<Optimizer> optimizer, const TrainOptions& options,
                     const std::function<void(Step&)>& step_function, const TrainHooks& hooks = {});
 
- private:
   struct Impl;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 
