@@ -3,6 +3,7 @@
 #include <atomic>
 #include <exception>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bellows/base/mutex.h"

@@ -64,7 +64,7 @@ ShardLayout ShardLayout::for_world(const ChunkTable& chunks, const std::vector<i
     const auto survivor = [&](std::size_t c) { return owners_[c] < 0 ? -1 : new_rank[owners_[c]]; };
     for (std::size_t c = unit.begin; c < unit.end; ++c)
       if (survivor(c) >= 0) ++held[survivor(c)];
-    std::vector<std::size_t> left = quotas(unit.size(), held, totals, 2 * chunks.chunk_elements());
+    std::vector<std::size_t> left = quotas(unit.size(), held, totals, chunks.chunk_elements());
     for (std::size_t c = unit.begin; c < unit.end; ++c)
       if (const int rank = survivor(c); rank >= 0 && left[rank] > 0) owners[c] = rank, --left[rank];
     int next = 0;
