@@ -67,15 +67,19 @@ ShardLayout ShardLayout::for_world(const ChunkTable& chunks, const std::vector<i
     std::vector<std::size_t> left = quotas(unit.size(), held, totals, chunks.chunk_elements());
     for (std::size_t c = unit.begin; c < unit.end; ++c)
       if (const int rank = survivor(c); rank >= 0 && left[rank] > 0) owners[c] = rank, --left[rank];
-    int next = 0;
+    // Runs go to the lightest rank first, so that the heaviest gets the unit's last, smaller chunk.
+    std::vector<int> order(world_size);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return totals[a] < totals[b]; });
+    auto next = order.begin();
     for (std::size_t c = unit.begin; c < unit.end; ++c) {
       if (owners[c] < 0) {
-        while (left[next] == 0) ++next;
-        owners[c] = next;
-        --left[next];
+        while (left[*next] == 0) ++next;
+        owners[c] = *next;
+        --left[*next];
       }
-      totals[owners[c]] += chunks[c].size();
     }
+    for (std::size_t c = unit.begin; c < unit.end; ++c) totals[owners[c]] += chunks[c].size();
   }
   return ShardLayout(std::move(owners), world_size);
 }
