@@ -7,7 +7,7 @@
 
 namespace bellows {
 
-/// Sum of squares of one fixed chunk, in double. The order inside is fixed (eight interleaved partial sums, then a tree),
+/// Sum of squares of one fixed chunk, in double. The order inside is fixed (32 interleaved partial sums, then a tree),
 /// so the value depends on the elements alone. Counts non-finite elements into `*non_finite` (added).
 double sum_of_squares(std::span<const float> chunk, std::uint64_t* non_finite);
 
