@@ -122,7 +122,6 @@ void AttentionKernel<T>::forward(Worker& worker, const T* qkv, long kv_head, T* 
         each_vec(head_dim_, [&](long i, auto n) { store(to + i, load(from + i, n) * inverse_sum[r], n); });
       }
     }
-  worker.product_kind = Kernel::kProduct;
 }
 
 template <class T>
@@ -196,7 +195,6 @@ void AttentionKernel<T>::backward(Worker& worker, const T* qkv, const T* out, co
     }
   write_rows(dkeys, 0, seq_, dqkv + (heads_ + kv_head) * head_dim_, true);
   write_rows(dvalues, 0, seq_, dqkv + (heads_ + kv_heads_ + kv_head) * head_dim_, false);
-  worker.product_kind = Kernel::kProduct;
 }
 
 template class AttentionKernel<float>;

@@ -8,6 +8,8 @@
 namespace gpt {
 namespace {
 
+constexpr long kPackedColumns = 192;  // of a part; a multiple of the library's blocks of 64, 48 or 16 columns
+
 using bellows::bf16;
 using bellows::DType;
 using Dims = dnnl::memory::dims;
@@ -25,7 +27,13 @@ dnnl::memory::desc matrix(long rows, long cols, long ld, bool transposed, Type t
 // The matrix library's objects of one worker: they carry the pointers of a call, so no two calls may share them.
 struct Call {
   dnnl::stream stream;
-  dnnl::memory a, b, c, scratch, plain_b;
+  dnnl::memory a, b, c, scratch;
+};
+
+// How one part of the columns of B is brought into the library's order.
+struct Packing {
+  dnnl::memory::desc from, to, scratch;
+  dnnl::reorder reorder;
 };
 
 void widen(const bf16* from, long rows, long cols, long ld, float* to) {
@@ -42,8 +50,8 @@ struct MatMul::Impl {
   dnnl::memory::desc a, b, c, library_b;
   dnnl::matmul::primitive_desc description;
   dnnl::matmul product;
-  dnnl::reorder packing;
-  dnnl::memory::desc packing_scratch;
+  Cut packing;
+  std::vector<Packing> parts;
   mutable std::vector<Call> calls;  // one per worker
 
   void describe() {
@@ -62,6 +70,22 @@ struct MatMul::Impl {
     description = dnnl::matmul::primitive_desc({a, weights, c}, attributes, engine());
     product = dnnl::matmul(description);
     library_b = description.weights_desc();
+  }
+
+  // Returns the scratch that packing needs.
+  std::size_t describe_packing() {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    packing = {inner.n, std::min(inner.n, kPackedColumns)};
+    std::size_t scratch = 0;
+    for (long i = 0; i < packing.count(); ++i) {
+      const Dims size = {inner.k, packing.size(i)}, begin = {0, packing.begin(i)};
+      const auto from = b.submemory_desc(size, begin), to = library_b.submemory_desc(size, begin);
+      const dnnl::reorder::primitive_desc part(engine(), from, engine(), to, attributes);
+      parts.push_back({from, to, part.scratchpad_desc(), dnnl::reorder(part)});
+      scratch = std::max(scratch, parts.back().scratch.get_size());
+    }
+    return scratch;
   }
 
   // Rows and columns of an operand as they lie in memory.
@@ -99,22 +123,17 @@ MatMul::MatMul(const MatMulShape& shape, Workers& workers) : impl_(std::make_uni
     m.describe();
   }
   std::size_t scratch = m.description.scratchpad_desc().get_size();
-  if (shape.packed) {
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const dnnl::reorder::primitive_desc packing(engine(), m.b, engine(), m.library_b, attributes);
-    m.packing = dnnl::reorder(packing);
-    m.packing_scratch = packing.scratchpad_desc();
-    scratch = std::max(scratch, m.packing_scratch.get_size());
-  }
+  if (shape.packed) scratch = std::max(scratch, m.describe_packing());
   if (m.widened) scratch += m.widened_a() + m.widened_b();
   workers.require_library_scratch(scratch + 4096);
   for (int i = 0; i < workers.count(); ++i)
-    m.calls.push_back({dnnl::stream(engine()), dnnl::memory(m.a, engine(), DNNL_MEMORY_NONE),
-                       dnnl::memory(m.library_b, engine(), DNNL_MEMORY_NONE),
-                       dnnl::memory(m.c, engine(), DNNL_MEMORY_NONE),
-                       dnnl::memory(m.description.scratchpad_desc(), engine(), DNNL_MEMORY_NONE),
-                       dnnl::memory(m.b, engine(), DNNL_MEMORY_NONE)});
+    m.calls.push_back({
+        dnnl::stream(engine()),
+        dnnl::memory(m.a, engine(), DNNL_MEMORY_NONE),
+        dnnl::memory(m.library_b, engine(), DNNL_MEMORY_NONE),
+        dnnl::memory(m.c, engine(), DNNL_MEMORY_NONE),
+        dnnl::memory(m.description.scratchpad_desc(), engine(), DNNL_MEMORY_NONE),
+    });
 }
 
 MatMul::~MatMul() = default;
@@ -145,22 +164,24 @@ void MatMul::run(Worker& worker, const void* a, const void* b, float* c) const {
                           "a matrix product failed");
 }
 
-void MatMul::pack(Worker& worker, const void* b, void* packed) const {
+const Cut& MatMul::packing() const { return impl_->packing; }
+
+void MatMul::pack(Worker& worker, const void* b, void* packed, long part) const {
   const KernelScope scope(worker, Kernel::kPacking);
   const Impl& m = *impl_;
-  Call& call = m.calls[worker.index];
+  const Packing& packing = m.parts[part];
   std::byte* scratch = worker.library_scratch.data();
   if (m.widened) {
     b = m.widen_b(b, scratch);
     scratch += m.widened_b();
   }
-  call.plain_b.set_data_handle(const_cast<void*>(b));
-  call.b.set_data_handle(packed);
-  dnnl::memory scratch_memory(m.packing_scratch, engine(), scratch);
+  const dnnl::memory from(packing.from, engine(), const_cast<void*>(b)), to(packing.to, engine(), packed);
+  const dnnl::memory scratch_memory(packing.scratch, engine(), scratch);
   const dnnl_exec_arg_t arguments[] = {
-      {DNNL_ARG_FROM, call.plain_b.get()}, {DNNL_ARG_TO, call.b.get()}, {DNNL_ARG_SCRATCHPAD, scratch_memory.get()}};
-  dnnl::error::wrap_c_api(dnnl_primitive_execute(m.packing.get(), call.stream.get(), 3, arguments),
-                          "packing weights failed");
+      {DNNL_ARG_FROM, from.get()}, {DNNL_ARG_TO, to.get()}, {DNNL_ARG_SCRATCHPAD, scratch_memory.get()}};
+  dnnl::error::wrap_c_api(
+      dnnl_primitive_execute(packing.reorder.get(), m.calls[worker.index].stream.get(), 3, arguments),
+      "packing weights failed");
 }
 
 }  // namespace gpt

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "bellows/base/dtype.h"
+#include "cut.h"
 #include "workers.h"
 
 namespace gpt {
@@ -30,7 +31,9 @@ class MatMul {
 
   /// `b` is the plain operand, or what pack() wrote if the shape says packed. Safe from several workers at once.
   void run(Worker& worker, const void* a, const void* b, float* c) const;
-  void pack(Worker& worker, const void* b, void* packed) const;
+  /// Packs columns packing().begin(part) and on. Parts may be packed by several workers at once.
+  void pack(Worker& worker, const void* b, void* packed, long part) const;
+  const Cut& packing() const;
   std::size_t packed_bytes() const;
   const MatMulShape& shape() const;
 

@@ -350,9 +350,12 @@ class Model final : public GptModel::Impl {
     Workers::Lease worker(workers);
     for (long r = first; r < first + rows; ++r) final_norm_forward(norm_unit, r);
     Arena arena(*worker);
-    float* all = arena.take<float>(rows * config.vocab);
-    head_.forward(*worker, rows, final_scaled_ + first * config.dim, all, config.vocab);
-    std::copy_n(all + (row - first) * config.vocab, config.vocab, out.begin());
+    const Cut& slices = head_.outputs();
+    float* all = arena.take<float>(rows * slices.block);
+    for (long s = 0; s < slices.count(); ++s) {
+      head_.forward(*worker, rows, final_scaled_ + first * config.dim, all, s);
+      std::copy_n(all + (row - first) * slices.size(s), slices.size(s), out.begin() + slices.begin(s));
+    }
   }
 
   std::size_t bytes() const override {
@@ -362,7 +365,7 @@ class Model final : public GptModel::Impl {
 
  private:
   static constexpr bool kIsFloat = std::is_same_v<T, float>;
-  static constexpr long kHeadSlice = 512;  // 64 rows of logits of a slice: 128 KiB, at home in the second-level cache
+  static constexpr long kHeadSlice = 512;  // 64 rows of it are 128 KiB, at home in the second-level cache
   static constexpr long kColumns = 64;
 
   struct Packed {
@@ -404,19 +407,19 @@ class Model final : public GptModel::Impl {
     });
   }
 
-  void pack_forward(std::initializer_list<Packed> all) { pack(all, &Linear<T>::outputs, &Linear<T>::pack_forward); }
-  void pack_backward(std::initializer_list<Packed> all) { pack(all, &Linear<T>::inputs, &Linear<T>::pack_backward); }
-  void pack(std::initializer_list<Packed> all, const Cut& (Linear<T>::*slices)() const,
+  void pack_forward(std::initializer_list<Packed> all) { pack(all, &Linear<T>::forward_packing_tasks, &Linear<T>::pack_forward); }
+  void pack_backward(std::initializer_list<Packed> all) { pack(all, &Linear<T>::backward_packing_tasks, &Linear<T>::pack_backward); }
+  void pack(std::initializer_list<Packed> all, long (Linear<T>::*count)() const,
             void (Linear<T>::*one)(Worker&, const T*, long)) {
     std::size_t tasks = 0;
-    for (const Packed& p : all) tasks += (p.linear->*slices)().count();
+    for (const Packed& p : all) tasks += (p.linear->*count)();
     pool.run(tasks, [&](std::size_t task) {
       Workers::Lease worker(workers);
       long slice = static_cast<long>(task);
       for (const Packed& p : all) {
-        const long count = (p.linear->*slices)().count();
-        if (slice < count) return (p.linear->*one)(*worker, p.weight, slice);
-        slice -= count;
+        const long own = (p.linear->*count)();
+        if (slice < own) return (p.linear->*one)(*worker, p.weight, slice);
+        slice -= own;
       }
     });
   }
@@ -433,7 +436,7 @@ class Model final : public GptModel::Impl {
     }
     T* qkv = kept.qkv + first * width;
     float* product = float_rows(arena, qkv, rows * width);
-    qkv_.forward(worker, rows, scaled, product, width);
+    qkv_.forward(worker, rows, scaled, product);
     const KernelScope scope(worker, Kernel::kOther);
     const T* bias = block_.qkv_bias.in(unit);
     for (long r = 0; r < rows; ++r) {
@@ -467,7 +470,7 @@ class Model final : public GptModel::Impl {
     T* kept_up = kept.up + first * up;
     float* wide = float_rows(arena, kept_up, rows * up);
     float* middle = kept.middle + first * dim;
-    out_.forward(worker, rows, kept.attention + first * dim, narrow, dim);
+    out_.forward(worker, rows, kept.attention + first * dim, narrow);
     {
       const KernelScope scope(worker, Kernel::kNorm);
       const T *weight = block_.norm2.in(unit), *bias = block_.norm2_bias.in(unit);
@@ -476,13 +479,13 @@ class Model final : public GptModel::Impl {
         kept.stats2[first + r] = norm_.forward(middle + r * dim, weight, bias, scaled + r * dim);
       }
     }
-    up_.forward(worker, rows, scaled, wide, up);
+    up_.forward(worker, rows, scaled, wide);
     {
       const KernelScope scope(worker, Kernel::kActivation);
       for (long r = 0; r < rows; ++r)
         activation_.forward(wide + r * up, block_.up_bias.in(unit), kept_up + r * up, activated + r * hidden);
     }
-    down_.forward(worker, rows, activated, narrow, dim);
+    down_.forward(worker, rows, activated, narrow);
     const KernelScope scope(worker, Kernel::kOther);
     for (long r = 0; r < rows; ++r)
       add_to_stream(middle + r * dim, narrow + r * dim, block_.down_bias.in(unit), output + (first + r) * dim);
@@ -510,16 +513,17 @@ class Model final : public GptModel::Impl {
       const KernelScope scope(worker, Kernel::kNorm);
       for (long r = 0; r < rows; ++r) stats[r] = final_norm_forward(unit, first + r);
     }
+    // Slice after slice, each (rows, size of the slice).
+    float* logits = arena.take<float>(rows * vocab);
     T* dlogits = dlogits_ + first * vocab;
-    float* logits = float_rows(arena, dlogits, rows * vocab);
     const Cut& slices = head_.outputs();
     std::vector<LossRow> losses(rows, LossRow(slices.count()));
     for (long r = 0; r < rows; ++r) losses[r].begin(targets[first + r]);
     for (long s = 0; s < slices.count(); ++s) {
-      head_.forward_slice(worker, rows, final_scaled_ + first * dim, logits + slices.begin(s), vocab, s);
+      const long begin = slices.begin(s), size = slices.size(s);
+      head_.forward(worker, rows, final_scaled_ + first * dim, logits + rows * begin, s);
       const KernelScope scope(worker, Kernel::kLoss);
-      for (long r = 0; r < rows; ++r)
-        losses[r].add_slice(s, logits + r * vocab + slices.begin(s), slices.begin(s), slices.size(s));
+      for (long r = 0; r < rows; ++r) losses[r].add_slice(s, logits + rows * begin + r * size, begin, size);
     }
     {
       const KernelScope scope(worker, Kernel::kLoss);
@@ -527,8 +531,8 @@ class Model final : public GptModel::Impl {
         row_loss_[first + r] = losses[r].finish();
         if (!backward) continue;
         for (long s = 0; s < slices.count(); ++s) {
-          const long at = r * vocab + slices.begin(s);
-          losses[r].gradient(s, logits + at, slices.begin(s), slices.size(s), dlogits + at);
+          const long begin = slices.begin(s), size = slices.size(s);
+          losses[r].gradient(s, logits + rows * begin + r * size, begin, size, dlogits + r * vocab + begin);
         }
       }
     }

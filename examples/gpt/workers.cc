@@ -21,8 +21,12 @@ const LibraryThreads& library_threads() {
 
 const char* name_of(Kernel kernel) {
   switch (kernel) {
-    case Kernel::kProduct:
-      return "matrix products";
+    case Kernel::kForwardProduct:
+      return "products of forward";
+    case Kernel::kBackwardProduct:
+      return "products of backward";
+    case Kernel::kGradientProduct:
+      return "products of gradients";
     case Kernel::kPacking:
       return "packing of weights";
     case Kernel::kAttentionProduct:

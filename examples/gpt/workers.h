@@ -13,7 +13,19 @@
 namespace gpt {
 
 /// Where a worker's time goes, for the benchmark of a step.
-enum class Kernel { kProduct, kPacking, kAttentionProduct, kSoftmax, kNorm, kActivation, kLoss, kOther, kCount };
+enum class Kernel {
+  kForwardProduct,
+  kBackwardProduct,
+  kGradientProduct,
+  kPacking,
+  kAttentionProduct,
+  kSoftmax,
+  kNorm,
+  kActivation,
+  kLoss,
+  kOther,
+  kCount
+};
 constexpr int kKernels = static_cast<int>(Kernel::kCount);
 const char* name_of(Kernel kernel);
 
@@ -23,7 +35,7 @@ struct Worker {
   bellows::HostMemory scratch;
   bellows::HostMemory library_scratch;
   bool timed = false;
-  Kernel product_kind = Kernel::kProduct;  ///< what its matrix products are charged to
+  Kernel product_kind = Kernel::kForwardProduct;  ///< what its matrix products are charged to
   std::array<bellows::Nanos, kKernels> spent{};
 };
 
