@@ -273,8 +273,7 @@ struct Coordinator::Impl final : v1::Coordination::Service {
 
   grpc::Status ReportExit(grpc::ServerContext* context, const v1::ChildExit* request, v1::Empty*) override {
     if (const auto status = admit(*context, "ReportExit"); !status.ok()) return status;
-    const ExitMessage message{request->agent(), request->id(), request->code(), request->signal(),
-                              request->last_lines()};
+    const ProcessExit message{request->id(), request->code(), request->signal(), request->last_lines()};
     with_core([&](CoordinatorCore& c) { c.on_exit(message, now_ns()); });
     return grpc::Status::OK;
   }

@@ -13,13 +13,13 @@ namespace {
 constexpr std::size_t kKeptEvents = 4096;
 constexpr std::size_t kKeptWindows = 256;
 
-std::string exit_text(const ExitMessage& message) {
+std::string exit_text(const ProcessExit& message) {
   if (message.signal != 0)
     return fmt::format("was killed by signal {} ({})", message.signal, ::strsignal(message.signal));
   return fmt::format("exited with code {}", message.code);
 }
 
-int exit_code_of(const ExitMessage& message) { return message.signal != 0 ? 128 + message.signal : message.code; }
+int exit_code_of(const ProcessExit& message) { return message.signal != 0 ? 128 + message.signal : message.code; }
 
 }  // namespace
 
@@ -416,16 +416,16 @@ void CoordinatorCore::on_agent_gone(const std::string& name, Nanos now) {
   reconcile(now);
 }
 
-void CoordinatorCore::on_exit(const ExitMessage& message, Nanos now) {
-  Record* record = find(message.id);
+void CoordinatorCore::on_exit(const ProcessExit& message, Nanos now) {
+  Record* record = find(message.member);
   if (!record) return;
   record->process_lives = false;
-  kill_.erase(message.id);
+  kill_.erase(message.member);
   changed();
   if (over()) return;
   const bool clean = message.signal == 0 && message.code == 0;
   const std::string why = exit_text(message);
-  const std::string text = describe(message.id) + " " + why;
+  const std::string text = describe(message.member) + " " + why;
   const int code = exit_code_of(message);
   const bool forming = current_.generation == 0;
   switch (record->state) {
@@ -443,23 +443,23 @@ void CoordinatorCore::on_exit(const ExitMessage& message, Nanos now) {
         note_ = "a new process refused to start: " + message.last_lines;
         event(now, "lost", text + "; the world stays as it is", current_.world_size(), current_.world_size());
       } else {
-        lose(message.id, why, code, message.last_lines, now);
+        lose(message.member, why, code, message.last_lines, now);
       }
       break;
     case State::kActive:
       if (clean) {
-        on_leave(message.id, true, now);
+        on_leave(message.member, true, now);
       } else if (message.signal == 0 && message.code == 2) {
         fail(text, code, message.last_lines, now);
       } else {
-        lose(message.id, why, code, message.last_lines, now);
+        lose(message.member, why, code, message.last_lines, now);
       }
       break;
     case State::kLeaving:
       if (clean) {
         record->state = State::kReleased;
       } else {
-        lose(message.id, why, code, message.last_lines, now);
+        lose(message.member, why, code, message.last_lines, now);
       }
       break;
     case State::kFinished:

@@ -8,6 +8,7 @@
 
 #include "bellows/base/clock.h"
 #include "bellows/elastic/job.h"
+#include "bellows/elastic/job_client.h"
 
 namespace bellows {
 
@@ -60,22 +61,6 @@ struct AgentMessage {
   int slots = 0;
   std::vector<std::string> running;
 };
-/// What an agent has to bring about. Repeating is harmless: ids are never reused.
-struct AgentOrders {
-  std::string version;
-  std::vector<std::string> start;
-  std::vector<std::string> kill;
-  std::string front;
-  bool over = false;
-  bool failed = false;
-};
-struct ExitMessage {
-  std::string agent;
-  std::string id;
-  int code = 0;
-  int signal = 0;
-  std::string last_lines;
-};
 
 /// The coordinator as a state machine on plain values: messages and the time go in, memberships, signals and orders
 /// come out. It starts no thread, reads no clock and sends nothing, so a test plays any interleaving by hand.
@@ -104,7 +89,7 @@ class CoordinatorCore {
   // Agents.
   void on_agent(const AgentMessage& message, Nanos now);
   void on_agent_gone(const std::string& agent, Nanos now);
-  void on_exit(const ExitMessage& message, Nanos now);
+  void on_exit(const ProcessExit& message, Nanos now);
   AgentOrders orders_for(const std::string& agent) const;
 
   // Operators. They return why they refuse, or nothing.
