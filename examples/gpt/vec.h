@@ -110,16 +110,23 @@ inline __attribute__((always_inline)) Vec keep(Vec v, int n, float rest = 0) {
   return lane < n ? v : broadcast(rest);
 }
 
-/// e^x. Relative error below 3e-7 for x in [-87, 88]; clamped to that range above, 0 below it; NaN stays NaN.
-/// x = n ln 2 + r with |r| <= ln(2)/2, then Taylor's series of e^r to r^6 times 2^n.
+/// e^x, relative error below 3e-7 for x in [-87, 88]; 0 (or a number below 1e-37) under that, very large or infinite
+/// over it; NaN stays NaN. x = n ln 2 + r with |r| <= ln(2)/2, then Taylor's series of e^r to r^6, times 2^n.
 inline __attribute__((always_inline)) Vec exp(Vec x) {
+#if defined(__AVX512F__)
+  const __m512 bounded = _mm512_max_ps(_mm512_set1_ps(-120.0f), reinterpret_cast<__m512>(x));
+  const Vec n = reinterpret_cast<Vec>(_mm512_roundscale_ps(_mm512_mul_ps(bounded, _mm512_set1_ps(1.44269504f)),
+                                                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  const Vec v = reinterpret_cast<Vec>(bounded);
+#else
   const Vec low = broadcast(-87.0f), high = broadcast(88.0f);
-  const Vec bounded = smaller(high, larger(low, x));  // a NaN in x passes both
+  const Vec v = smaller(high, larger(low, x));  // a NaN in x passes both
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
   const Vec magic = broadcast(12582912.0f);
-  const Vec shifted = fma(bounded, broadcast(1.44269504f), magic);
+  const Vec shifted = fma(v, broadcast(1.44269504f), magic);
   const Vec n = shifted - magic;
-  Vec r = fma(n, broadcast(-0.693359375f), bounded);  // exact: few bits in the constant
+#endif
+  Vec r = fma(n, broadcast(-0.693359375f), v);  // exact: few bits in the constant
   r = fma(n, broadcast(2.12194440e-4f), r);
   Vec p = broadcast(1.0f / 720);
   p = fma(p, r, broadcast(1.0f / 120));
@@ -128,12 +135,16 @@ inline __attribute__((always_inline)) Vec exp(Vec x) {
   p = fma(p, r, broadcast(0.5f));
   p = fma(p, r, broadcast(1.0f));
   p = fma(p, r, broadcast(1.0f));
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), reinterpret_cast<__m512>(n)));
+#else
   VecInt bits;
   std::memcpy(&bits, &shifted, sizeof bits);
   bits = (bits - 0x4b400000 + 127) << 23;
   Vec power;
   std::memcpy(&power, &bits, sizeof power);
   return x < low ? Vec{} : p * power;
+#endif
 }
 
 /// 1 / (1 + e^-x)

@@ -80,7 +80,7 @@ void expect_gradients_of_reference(const Variant& variant, double loss_tolerance
   EXPECT_NEAR(loss.sum, expected, loss_tolerance * std::abs(expected));
 
   // A few elements of every parameter; an element is off by its share of the parameter's largest gradient.
-  constexpr std::size_t kSamples = 8;
+  constexpr std::size_t kSamples = 4;
   std::size_t begin = 0;
   for (const auto& unit : rig.model.layout().units)
     for (const auto& p : unit.parameters) {
