@@ -237,6 +237,7 @@ void CoordinatorCore::on_step(const std::string& id, const StepReport& report) {
     established_ = true;
     failures_in_a_row_ = 0;
     failed_starts_in_a_row_ = 0;
+    std::erase_if(exchanges_, [&](const auto& entry) { return std::get<0>(entry.first) < current_.generation; });
     changed();
   }
 }
@@ -324,31 +325,35 @@ std::optional<Membership> CoordinatorCore::on_await(const std::string& id, std::
   return current_;
 }
 
+/// Why this exchange cannot come about; empty if it can. The generation before a planned change goes on until the
+/// change is established: its ranks may still be on their way to the commit where they agree to it.
+std::string CoordinatorCore::exchange_refusal(const ExchangeMessage& message) const {
+  if (over()) return "the job is over";
+  const bool of_current = message.generation == current_.generation;
+  const bool of_previous = message.generation == previous_.generation && !established_;
+  if (message.generation < current_.generation && !of_previous)
+    return fmt::format("generation {} was succeeded by {}", message.generation, current_.generation);
+  if (const auto dead = dead_.find(message.generation); dead != dead_.end()) return dead->second;
+  if (message.generation > current_.generation) return "";
+  const auto world = (of_current ? current_ : previous_).transition_world_of(message.id);
+  if (!world) return fmt::format("{} is not in generation {}", message.id, message.generation);
+  if (message.world_size > world->world_size || message.rank < 0 || message.rank >= message.world_size)
+    return fmt::format("rank {} of {} is not in generation {}, which has {} ranks", message.rank, message.world_size,
+                       message.generation, world->world_size);
+  return "";
+}
+
 ExchangeAnswer CoordinatorCore::on_exchange(const ExchangeMessage& message, Nanos /*now*/) {
   ExchangeAnswer answer;
-  const auto world = current_.transition_world_of(message.id);
-  if (over()) answer.aborted = "the job is over";
-  if (message.generation < current_.generation)
-    answer.aborted = fmt::format("generation {} was succeeded by {}", message.generation, current_.generation);
-  if (message.generation == current_.generation && broken_since_) answer.aborted = broken_why_;
-  if (message.generation == current_.generation && !world)
-    answer.aborted = fmt::format("{} is not in generation {}", message.id, message.generation);
-  if (message.world_size < 1 || message.rank < 0 || message.rank >= message.world_size ||
-      message.world_size > std::max<int>(1, static_cast<int>(current_.members.size() + current_.leaving.size())))
-    answer.aborted = answer.aborted.empty() ? "rank or world size out of range" : answer.aborted;
+  answer.aborted = exchange_refusal(message);
   if (!answer.aborted.empty()) return answer;
-  if (message.generation > current_.generation) {  // a coordinator that was started anew: its ranks will tell it
-    for (int r = 0; r < message.world_size; ++r) answer.missing.push_back(r);
-    return answer;
-  }
+  // A coordinator that was started anew does not know the generation yet: its ranks are about to tell it.
+  if (message.generation > current_.generation) return answer;
 
-  Exchange& exchange = exchanges_[{message.tag, message.world_size}];
+  Exchange& exchange = exchanges_[{message.generation, message.tag, message.world_size}];
   exchange.blobs.resize(static_cast<std::size_t>(message.world_size));
   auto& slot = exchange.blobs[static_cast<std::size_t>(message.rank)];
-  if (!slot) {
-    ++exchange.arrived;
-    changed();
-  }
+  if (!slot && ++exchange.arrived == message.world_size) changed();
   slot = message.blob;
   for (int r = 0; r < message.world_size; ++r) {
     if (!exchange.blobs[static_cast<std::size_t>(r)]) answer.missing.push_back(r);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bellows/base/clock.h"
@@ -160,12 +161,14 @@ class CoordinatorCore {
                Nanos now);
   Record& create(const std::string& id, const std::string& host, Nanos now);
   std::string refusal(const JoinMessage& message) const;
+  std::string exchange_refusal(const ExchangeMessage& message) const;
   void on_step(const std::string& id, const StepReport& report);
   void on_window(const MfuWindow& window, Nanos now);
 
   void reconcile(Nanos now);
   void find_silent_ranks(Nanos now);
   void form(Nanos now);
+  bool expects_old_ranks(Nanos now) const;
   void recover(Nanos now);
   void steer(Nanos now);
   void grow(Nanos now);
@@ -222,7 +225,7 @@ class CoordinatorCore {
     std::vector<std::optional<std::string>> blobs;
     int arrived = 0;
   };
-  std::map<std::pair<std::string, int>, Exchange> exchanges_;  // of the current generation, by tag and size
+  std::map<std::tuple<std::uint64_t, std::string, int>, Exchange> exchanges_;  // by generation, tag and size
 
   std::vector<Event> events_;
   std::uint64_t version_ = 1;

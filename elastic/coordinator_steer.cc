@@ -243,7 +243,7 @@ void CoordinatorCore::publish(std::vector<MemberInfo> members, std::vector<Membe
   lost_here_ = 0;
   below_min_since_.reset();
   growing_since_.reset();
-  exchanges_.clear();
+  std::erase_if(exchanges_, [&](const auto& entry) { return std::get<0>(entry.first) < previous_.generation; });
   policy_state_.windows.clear();
   event(now, previous_.generation == 0 ? "form" : "change",
         fmt::format("generation {}: {} -> {} ranks: {}", current_.generation, previous_.world_size(),
@@ -258,12 +258,22 @@ void CoordinatorCore::form(Nanos now) {
     for (int i = 0; i < wanted_; ++i) members.push_back(find(joined[static_cast<std::size_t>(i)])->info);
     return publish(std::move(members), {}, true, wanted_why_, now);
   }
-  if (count(State::kFinished) == 0)
+  if (count(State::kFinished) == 0 && !expects_old_ranks(now))
     order_starts(wanted_ - static_cast<int>(joined.size()) - count(State::kStarting), now);
   if (seconds(now - started_) > config_.start_timeout_s)
     fail(fmt::format("only {} of {} joined within {:.3g} s (--start-timeout)", joined.size(), plural(wanted_, "rank"),
                      config_.start_timeout_s),
          1, "", now);
+}
+
+/// Agents run processes that this coordinator has not ordered: it follows a dead one, and they will tell it their
+/// world.
+bool CoordinatorCore::expects_old_ranks(Nanos now) const {
+  if (seconds(now - started_) > config_.heartbeat_limit_s) return false;
+  return std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
+    const auto& running = entry.second.running;
+    return std::any_of(running.begin(), running.end(), [&](const std::string& id) { return find(id) == nullptr; });
+  });
 }
 
 void CoordinatorCore::steer(Nanos now) {

@@ -14,6 +14,7 @@
 
 #include "agent.h"
 #include "bellows/base/error.h"
+#include "bellows/base/hardware.h"
 #include "bellows/base/log.h"
 #include "bellows/elastic/coordinator.h"
 #include "command.h"
@@ -130,6 +131,13 @@ std::set<std::string> own_variables(const Settings& settings) {
   return own;
 }
 
+/// The host's peak is measured once, before there are ranks that would disturb each other's measurement.
+void measure_peak(std::map<std::string, std::string>* environment) {
+  const MatrixPeak peak = matrix_peak(std::getenv("BELLOWS_PEAK_F32"), std::getenv("BELLOWS_PEAK_BF16"));
+  (*environment)["BELLOWS_PEAK_F32"] = fmt::format("{:.6e}", peak.f32);
+  (*environment)["BELLOWS_PEAK_BF16"] = fmt::format("{:.6e}", peak.bf16);
+}
+
 int run_job(RunFlags& flags, const std::vector<std::string>& program) {
   init_log("bellows", flags.log_level);
   const auto signals = std::make_shared<StopSignals>();
@@ -150,6 +158,7 @@ int run_job(RunFlags& flags, const std::vector<std::string>& program) {
   agent.log_limit = static_cast<std::size_t>(flags.log_limit_mb * 1024 * 1024);
   agent.forward = [&console](const std::string& line, bool error) { console.line(line, !error); };
   agent.environment = flags.rank_environment;
+  measure_peak(&agent.environment);
   agent.environment["BELLOWS_JOB"] = job.name;
   agent.environment["BELLOWS_WINDOW"] = fmt::format("{}", flags.job.window_s);
   agent.environment["BELLOWS_SPAWN_MAX_RANKS"] = fmt::format("{}", job.max_ranks);
@@ -266,6 +275,7 @@ int agent_command(const std::vector<std::string>& argv) {
     return guarded([&] {
       return with_errors([&] {
         init_log("agent");
+        measure_peak(&options.environment);
         Console console(false);
         options.forward = [&console](const std::string& line, bool error) { console.line(line, !error); };
         Agent agent(options);
