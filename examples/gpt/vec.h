@@ -114,10 +114,11 @@ inline __attribute__((always_inline)) Vec keep(Vec v, int n, float rest = 0) {
 /// over it; NaN stays NaN. x = n ln 2 + r with |r| <= ln(2)/2, then Taylor's series of e^r to r^6, times 2^n.
 inline __attribute__((always_inline)) Vec exp(Vec x) {
 #if defined(__AVX512F__)
-  const __m512 bounded = _mm512_max_ps(_mm512_set1_ps(-120.0f), reinterpret_cast<__m512>(x));
-  const Vec n = reinterpret_cast<Vec>(_mm512_roundscale_ps(_mm512_mul_ps(bounded, _mm512_set1_ps(1.44269504f)),
-                                                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  const Vec v = reinterpret_cast<Vec>(bounded);
+  // The zero-masking forms: g++-12 takes the plain ones for reads of an uninitialised register.
+  constexpr __mmask16 kAll = 0xffff;
+  const Vec v = larger(broadcast(-120.0f), x);
+  const Vec n = reinterpret_cast<Vec>(_mm512_maskz_roundscale_ps(
+      kAll, reinterpret_cast<__m512>(v * broadcast(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
   const Vec low = broadcast(-87.0f), high = broadcast(88.0f);
   const Vec v = smaller(high, larger(low, x));  // a NaN in x passes both
@@ -136,7 +137,7 @@ inline __attribute__((always_inline)) Vec exp(Vec x) {
   p = fma(p, r, broadcast(1.0f));
   p = fma(p, r, broadcast(1.0f));
 #if defined(__AVX512F__)
-  return reinterpret_cast<Vec>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), reinterpret_cast<__m512>(n)));
+  return reinterpret_cast<Vec>(_mm512_maskz_scalef_ps(kAll, reinterpret_cast<__m512>(p), reinterpret_cast<__m512>(n)));
 #else
   VecInt bits;
   std::memcpy(&bits, &shifted, sizeof bits);
