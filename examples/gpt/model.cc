@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <optional>
 #include <type_traits>
 #include <vector>
 
 #include "activation.h"
+#include "activations.h"
 #include "attention.h"
 #include "bellows/base/error.h"
 #include "linear.h"
 #include "loss.h"
 #include "norm.h"
+#include "partial_sums.h"
+#include "place.h"
 #include "rotary.h"
 #include "vec.h"
 
@@ -20,7 +22,6 @@ namespace gpt {
 
 using bellows::bf16;
 using bellows::DType;
-using bellows::HostMemory;
 using bellows::ThreadPool;
 
 struct GptModel::Impl {
@@ -51,21 +52,6 @@ namespace {
 // Rows are worked on in blocks that fit the caches and still give every thread some. A function of the shape alone.
 Cut row_blocks(long rows) { return {rows, std::min(rows, rows >= 512 ? 64L : rows >= 128 ? 32L : 16L)}; }
 
-/// Where a unit's parameters lie in its memory; the same for parameters and gradients.
-struct Place {
-  std::ptrdiff_t offset = -1;  // -1: the model has no such parameter
-  std::size_t count = 0;
-  template <class U>
-  U* in(U* unit) const {
-    return offset < 0 ? nullptr : unit + offset;
-  }
-};
-Place place(const GptUnit& unit, const std::string& name) {
-  if (!unit.has(name)) return {};
-  const GptParameter& p = unit.find(name);
-  return {static_cast<std::ptrdiff_t>(p.offset), p.count};
-}
-
 struct BlockPlaces {
   explicit BlockPlaces(const GptUnit& unit)
       : norm1(place(unit, "norm1.weight")),
@@ -81,71 +67,6 @@ struct BlockPlaces {
         down(place(unit, "mlp.down.weight")),
         down_bias(place(unit, "mlp.down.bias")) {}
   Place norm1, norm1_bias, qkv, qkv_bias, out, out_bias, norm2, norm2_bias, up, up_bias, down, down_bias;
-};
-
-/// Gradients of vectors (biases and norms) are sums over all rows: every block of rows writes its own partial sum, and
-/// the partial sums are added in the order of the blocks.
-class PartialSums {
- public:
-  PartialSums(std::vector<Place> places, long blocks) : blocks_(blocks) {
-    for (const Place& p : places)
-      if (p.offset >= 0) {
-        parts_.push_back({p, width_});
-        width_ += (p.count + kLanes - 1) / kLanes * kLanes;
-      }
-    memory_ = HostMemory(width_ * blocks * sizeof(float));
-  }
-  void clear(long block) { std::memset(row(block), 0, width_ * sizeof(float)); }
-  /// Null if the model has no such parameter.
-  float* at(long block, const Place& place) {
-    for (const Part& part : parts_)
-      if (part.place.offset == place.offset) return row(block) + part.begin;
-    return nullptr;
-  }
-  std::size_t tasks() const { return parts_.size(); }
-  void reduce(std::size_t task, UnitGradient gradient) {
-    const Part& part = parts_[task];
-    float* to = part.place.in(gradient.values);
-    each_vec(static_cast<long>(part.place.count), [&](long i, auto n) {
-      Vec sum = gradient.accumulate ? load(to + i, n) : Vec{};
-      for (long block = 0; block < blocks_; ++block) sum += load(row(block) + part.begin + i, n);
-      store(to + i, sum, n);
-    });
-  }
-  std::size_t bytes() const { return memory_.size(); }
-
- private:
-  struct Part {
-    Place place;
-    std::size_t begin;
-  };
-  float* row(long block) { return memory_.as<float>().data() + block * width_; }
-  std::vector<Part> parts_;
-  long blocks_;
-  std::size_t width_ = 0;
-  HostMemory memory_;
-};
-
-/// One stretch of memory from which the activations are cut.
-class Activations {
- public:
-  template <class T>
-  void reserve(T** at, std::size_t count) {
-    const std::size_t begin = bytes_;
-    wanted_.push_back([at, begin](std::byte* base) { *at = reinterpret_cast<T*>(base + begin); });
-    bytes_ += (count * sizeof(T) + 63) / 64 * 64;
-  }
-  void allocate() {
-    memory_ = HostMemory(bytes_);
-    for (const auto& place : wanted_) place(memory_.data());
-    wanted_.clear();
-  }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  std::vector<std::function<void(std::byte*)>> wanted_;
-  std::size_t bytes_ = 0;
-  HostMemory memory_;
 };
 
 // What a layer keeps from forward for backward.
@@ -407,8 +328,12 @@ class Model final : public GptModel::Impl {
     });
   }
 
-  void pack_forward(std::initializer_list<Packed> all) { pack(all, &Linear<T>::forward_packing_tasks, &Linear<T>::pack_forward); }
-  void pack_backward(std::initializer_list<Packed> all) { pack(all, &Linear<T>::backward_packing_tasks, &Linear<T>::pack_backward); }
+  void pack_forward(std::initializer_list<Packed> all) {
+    pack(all, &Linear<T>::forward_packing_tasks, &Linear<T>::pack_forward);
+  }
+  void pack_backward(std::initializer_list<Packed> all) {
+    pack(all, &Linear<T>::backward_packing_tasks, &Linear<T>::pack_backward);
+  }
   void pack(std::initializer_list<Packed> all, long (Linear<T>::*count)() const,
             void (Linear<T>::*one)(Worker&, const T*, long)) {
     std::size_t tasks = 0;
