@@ -69,6 +69,7 @@ struct Coordinator::Impl final : v1::Coordination::Service {
   Impl(const JobConfig& config, const CoordinatorOptions& options)
       : token(options.token), core(config, now_ns(), unix_ms_now()) {
     BELLOWS_CHECK(!token.empty());
+    quiet_rpc_library();
     const std::string host = bracketed(options.bind);
     grpc::ServerBuilder builder;
     int port = 0;

@@ -10,6 +10,9 @@ namespace bellows {
 inline constexpr const char* kTokenKey = "bellows-token";
 inline constexpr int kLargestMessage = 4 * 1024 * 1024;  // bytes; blobs and reports are a few hundred
 
+/// Sends the RPC library's own log lines to ours, at level debug.
+void quiet_rpc_library();
+
 /// How a call went.
 struct CallResult {
   enum class Kind { kOk, kUnreachable, kDenied, kCancelled, kFailed };

@@ -1,10 +1,12 @@
 #include <arpa/inet.h>
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
 #include <set>
 
 #include "bellows.grpc.pb.h"
+#include "bellows/base/log.h"
 #include "bellows/base/mutex.h"
 #include "rpc.h"
 
@@ -24,8 +26,14 @@ std::string target_of(const std::string& address) {
 
 }  // namespace
 
+void quiet_rpc_library() {
+  // What goes wrong comes back as a status and is told in our own words.
+  gpr_set_log_function([](gpr_log_func_args* args) { log::debug("grpc: {}", args->message); });
+}
+
 struct RpcClient::Impl {
   Impl(const std::string& address, std::string secret) : token(std::move(secret)) {
+    quiet_rpc_library();
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
