@@ -1,0 +1,106 @@
+#include <cstring>
+#include <stdexcept>
+
+#include "collectives/windows.h"
+#include "copy.h"
+
+namespace bellows {
+namespace {
+
+// Every rank copies the intervals of each peer as soon as that peer has arrived. Cost: (P-1)/P of the bytes, one hop.
+class AllGather {
+ public:
+  AllGather(Group& group, const MappedWindow& window, AllGatherArgs args)
+      : group_(group),
+        window_(window),
+        args_(std::move(args)),
+        element_(size_of(args_.dtype)),
+        destination_(args_.destination ? static_cast<std::byte*>(args_.destination) : window.own + args_.offset) {
+    check();
+  }
+
+  void copy_from(int rank) {
+    std::uint64_t copied = 0;
+    for (const AllGatherArgs::Owned& owned : args_.owned) {
+      if (owned.rank != rank) continue;
+      std::byte* const to = destination_ + (owned.interval.begin - args_.origin) * element_;
+      const std::byte* const from = window_.base[rank] + source_offset(owned);
+      const std::size_t bytes = owned.interval.size() * element_;
+      if (to == from) continue;
+      for (std::size_t at = 0; at < bytes; at += kStretch) {
+        group_.check_error();
+        copy_bytes(to + at, from + at, std::min(kStretch, bytes - at), streaming_);
+      }
+      copied += bytes;
+    }
+    if (rank != group_.world().rank) group_.count_bytes_from_peers(copied);
+  }
+
+  std::uint64_t signature() const {
+    Signature signature;
+    signature.add(args_.window.id, args_.offset, args_.origin, args_.dtype);
+    for (const AllGatherArgs::Owned& owned : args_.owned)
+      signature.add(owned.rank, owned.interval.begin, owned.interval.end, owned.source_offset);
+    return signature.value();
+  }
+  std::uint64_t bytes() const { return total_ * element_; }
+  const char* what() const { return args_.what; }
+
+ private:
+  static constexpr std::size_t kStretch = std::size_t{1} << 20;  // bytes between two looks at the error word
+
+  std::size_t source_offset(const AllGatherArgs::Owned& owned) const {
+    return owned.source_offset != AllGatherArgs::npos ? owned.source_offset
+                                                      : args_.offset + (owned.interval.begin - args_.origin) * element_;
+  }
+
+  void check() {
+    const auto fail = [&](const std::string& why) {
+      throw std::invalid_argument(std::string(args_.what) + ": " + why);
+    };
+    std::size_t at = args_.origin;
+    for (const AllGatherArgs::Owned& owned : args_.owned) {
+      check_interval(args_.what, owned.interval, at);
+      at = owned.interval.end;
+      total_ += owned.interval.size();
+      if (owned.rank < 0 || owned.rank >= group_.world().world_size)
+        fail("interval of rank " + std::to_string(owned.rank) + " in a world of " +
+             std::to_string(group_.world().world_size));
+      const std::size_t needed = source_offset(owned) + owned.interval.size() * element_;
+      if (owned.interval.size() > 0 && needed > window_.bytes[owned.rank])
+        fail("elements up to " + std::to_string(owned.interval.end) + " need " + std::to_string(needed) +
+             " bytes of the window of rank " + std::to_string(owned.rank) + ", which has " +
+             std::to_string(window_.bytes[owned.rank]));
+    }
+    const std::size_t end = args_.offset + (at - args_.origin) * element_;
+    if (total_ > 0 && !args_.destination && end > window_.bytes[group_.world().rank])
+      fail("elements up to " + std::to_string(at) + " do not fit into this rank's own window of " +
+           std::to_string(window_.bytes[group_.world().rank]) + " bytes");
+    streaming_ = bytes() >= kStreamingCopyBytes;
+  }
+
+  Group& group_;
+  const MappedWindow& window_;
+  const AllGatherArgs args_;
+  const std::size_t element_;
+  std::byte* const destination_;
+  std::size_t total_ = 0;
+  bool streaming_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<Call> make_all_gather(Group& group, const MappedWindow& window, AllGatherArgs args) {
+  const auto work = std::make_shared<AllGather>(group, window, std::move(args));
+  auto call = std::make_shared<Call>();
+  call->kind = CallKind::kAllGather;
+  call->what = work->what();
+  call->signature = work->signature();
+  call->bytes = work->bytes();
+  call->reads_windows = true;
+  call->own_part = [work, me = group.world().rank] { work->copy_from(me); };
+  call->on_arrival = [work](int rank) { work->copy_from(rank); };
+  return call;
+}
+
+}  // namespace bellows

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "bellows/base/digest.h"
+#include "collectives/windows.h"
+#include "fold.h"
+
+namespace bellows {
+namespace {
+
+// Every rank reads, for the elements that it owns, its carries and everybody's pieces once, and writes the sums once.
+// Cost: (P-1)/P of the bytes cross between ranks, in one hop, with no buffer in between.
+class ReduceScatter {
+ public:
+  ReduceScatter(Group& group, const MappedWindow& window, ReduceScatterArgs args)
+      : group_(group), window_(window), args_(std::move(args)), element_(size_of(args_.dtype)) {
+    std::sort(args_.pieces.begin(), args_.pieces.end(),
+              [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
+    check();
+  }
+
+  void add_up() {
+    std::size_t compact = 0;
+    for (const Interval& interval : args_.mine) {
+      for (std::size_t begin = interval.begin; begin < interval.end; begin += kStretch) {
+        group_.check_error();
+        add_stretch(begin, std::min(kStretch, interval.end - begin), compact + begin - interval.begin);
+      }
+      compact += interval.size();
+    }
+    std::uint64_t from_peers = 0;
+    for (const LanePiece& piece : args_.pieces)
+      if (piece.rank != group_.world().rank) from_peers += compact * element_;
+    group_.count_bytes_from_peers(from_peers);
+  }
+
+  std::uint64_t signature() const {
+    Signature signature;
+    signature.add(args_.window.id, args_.origin, args_.complete, args_.dtype);
+    for (const LanePiece& piece : args_.pieces)
+      signature.add(piece.rank, piece.lanes.first, piece.lanes.count, piece.offset);
+    return signature.value();
+  }
+  std::uint64_t bytes() const { return owned_ * element_; }
+  const char* what() const { return args_.what; }
+
+ private:
+  static constexpr std::size_t kStretch = std::size_t{256} << 10;  // elements between two looks at the error word
+
+  void fail(const std::string& why) const { throw std::invalid_argument(std::string(args_.what) + ": " + why); }
+
+  void check() {
+    if (args_.dtype != DType::kF32 && args_.dtype != DType::kBF16 && args_.dtype != DType::kF16)
+      fail("cannot add elements of type " + std::string(name_of(args_.dtype)));
+    std::size_t at = args_.origin;
+    for (const Interval& interval : args_.mine) {
+      check_interval(args_.what, interval, at);
+      at = interval.end;
+      owned_ += interval.size();
+    }
+    for (const LanePiece& piece : args_.pieces) {
+      if (piece.rank < 0 || piece.rank >= group_.world().world_size)
+        fail("piece of rank " + std::to_string(piece.rank) + " in a world of " +
+             std::to_string(group_.world().world_size));
+      const std::size_t needed = owned_ == 0 ? 0 : piece.offset + (at - args_.origin) * element_;
+      if (needed > window_.bytes[piece.rank])
+        fail("elements up to " + std::to_string(at) + " need " + std::to_string(needed) +
+             " bytes of the window of rank " + std::to_string(piece.rank) + ", which has " +
+             std::to_string(window_.bytes[piece.rank]));
+    }
+    std::vector<LaneSpan> spans;
+    for (const LocalPiece& carry : args_.carry) spans.push_back(carry.lanes);
+    for (const LanePiece& piece : args_.pieces) spans.push_back(piece.lanes);
+    program_ = make_fold(spans, args_.complete);
+    if (args_.results.size() != program_.spans.size())
+      fail(std::to_string(args_.results.size()) + " results given, " + std::to_string(program_.spans.size()) +
+           " subtrees are left");
+    for (std::size_t r = 0; r < args_.results.size(); ++r)
+      if (args_.results[r].lanes != program_.spans[r])
+        fail("result " + std::to_string(r) + " is of lanes [" + std::to_string(program_.spans[r].first) + ", " +
+             std::to_string(program_.spans[r].end()) + "), not of those given");
+    for (const auto* pieces : {&args_.carry, &args_.results})
+      for (const LocalPiece& piece : *pieces)
+        if (owned_ > 0 && piece.data == nullptr) fail("a carry or result has no memory");
+  }
+
+  std::byte* local(const LocalPiece& piece, std::size_t element, std::size_t compact) const {
+    return static_cast<std::byte*>(piece.data) + (piece.in_place ? element - args_.origin : compact) * element_;
+  }
+
+  void add_stretch(std::size_t element, std::size_t count, std::size_t compact) {
+    std::vector<const std::byte*> sources;
+    std::vector<std::byte*> results;
+    for (const LocalPiece& carry : args_.carry) sources.push_back(local(carry, element, compact));
+    for (const LanePiece& piece : args_.pieces)
+      sources.push_back(window_.base[piece.rank] + piece.offset + (element - args_.origin) * element_);
+    for (const LocalPiece& result : args_.results) results.push_back(local(result, element, compact));
+    // Past the caches only where the sum is larger than they are and its place has not been read just now.
+    const bool streaming = bytes() >= kStreamingBytes && !results.empty() &&
+                           std::find(sources.begin(), sources.end(), results[0]) == sources.end();
+    run_fold(program_, args_.dtype, sources.data(), results.data(), count, streaming);
+  }
+
+  static constexpr std::size_t kStreamingBytes = std::size_t{4} << 20;
+
+  Group& group_;
+  const MappedWindow& window_;
+  ReduceScatterArgs args_;
+  const std::size_t element_;
+  std::size_t owned_ = 0;
+  FoldProgram program_;
+};
+
+}  // namespace
+
+std::vector<LaneSpan> result_spans(const std::vector<LaneSpan>& carry, std::vector<LaneSpan> pieces, bool complete) {
+  std::sort(pieces.begin(), pieces.end(), [](LaneSpan a, LaneSpan b) { return a.first < b.first; });
+  std::vector<LaneSpan> spans(carry);
+  spans.insert(spans.end(), pieces.begin(), pieces.end());
+  return make_fold(spans, complete).spans;
+}
+
+std::shared_ptr<Call> make_reduce_scatter(Group& group, const MappedWindow& window, ReduceScatterArgs args) {
+  const auto work = std::make_shared<ReduceScatter>(group, window, std::move(args));
+  auto call = std::make_shared<Call>();
+  call->kind = CallKind::kReduceScatter;
+  call->what = work->what();
+  call->signature = work->signature();
+  call->bytes = work->bytes();
+  call->reads_windows = true;
+  call->on_all_arrived = [work] { work->add_up(); };
+  return call;
+}
+
+}  // namespace bellows

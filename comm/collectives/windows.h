@@ -1,0 +1,39 @@
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "bellows/comm/communicator.h"
+#include "group.h"
+
+namespace bellows {
+
+/// One window as a rank sees it: where the piece of each rank can be read.
+struct MappedWindow {
+  std::vector<const std::byte*> base;
+  std::vector<std::size_t> bytes;
+  std::byte* own = nullptr;
+};
+
+/// Check the arguments (std::invalid_argument), and make the call that carries them out. `window` outlives the call.
+std::shared_ptr<Call> make_reduce_scatter(Group& group, const MappedWindow& window, ReduceScatterArgs args);
+std::shared_ptr<Call> make_all_gather(Group& group, const MappedWindow& window, AllGatherArgs args);
+
+/// A hash of fields that must agree between the ranks.
+class Signature {
+ public:
+  template <class... Fields>
+  Signature& add(Fields... fields) {
+    (fields_.push_back(static_cast<std::uint64_t>(fields)), ...);
+    return *this;
+  }
+  std::uint64_t value() const;
+
+ private:
+  std::vector<std::uint64_t> fields_;
+};
+
+/// Throws std::invalid_argument unless ascending, disjoint and not before `origin`.
+void check_interval(const char* what, const Interval& interval, std::size_t not_before);
+
+}  // namespace bellows

@@ -1,0 +1,118 @@
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "bellows/base/error.h"
+#include "bellows/comm/communicator.h"
+#include "group.h"
+#include "transports/transport.h"
+
+namespace bellows {
+
+std::unique_ptr<Communicator> make_host_communicator(std::shared_ptr<Group> group, const char* transport);
+
+// introduction = "bellows-comm 1\n" wanted "\n" host "\n" machine "\n" pid start fd inode token
+std::string Introduction::encode() const {
+  std::ostringstream out;
+  out << "bellows-comm 1\n"
+      << wanted << '\n'
+      << host << '\n'
+      << machine << '\n'
+      << pid << ' ' << start_time << ' ' << fd << ' ' << inode << ' ' << token;
+  return out.str();
+}
+
+Introduction Introduction::decode(const std::string& blob) {
+  std::istringstream in(blob);
+  std::string version;
+  Introduction introduction;
+  std::getline(in, version);
+  std::getline(in, introduction.wanted);
+  std::getline(in, introduction.host);
+  std::getline(in, introduction.machine);
+  in >> introduction.pid >> introduction.start_time >> introduction.fd >> introduction.inode >> introduction.token;
+  if (version != "bellows-comm 1" || !in)
+    throw UserError("a rank of another version of Bellows tried to connect (it said '" + version + "')");
+  return introduction;
+}
+
+std::uint64_t inode_of(int fd) {
+  struct stat status;
+  return fd >= 0 && fstat(fd, &status) == 0 ? status.st_ino : 0;
+}
+
+namespace {
+
+std::string known_transports() {
+  std::string names = "auto";
+  for (const TransportEntry& entry : transport_table()) names += std::string(", ") + entry.name;
+  return names;
+}
+
+const TransportEntry* find_transport(const std::string& name) {
+  for (const TransportEntry& entry : transport_table())
+    if (name == entry.name) return &entry;
+  return nullptr;
+}
+
+// The same answer on every rank: a function of what all ranks said.
+const TransportEntry& choose(const std::vector<Introduction>& ranks) {
+  for (std::size_t r = 1; r < ranks.size(); ++r)
+    if (ranks[r].wanted != ranks[0].wanted)
+      throw UserError("ranks want different transports: rank 0 '" + ranks[0].wanted + "', rank " + std::to_string(r) +
+                      " '" + ranks[r].wanted + "'");
+  if (const TransportEntry* named = find_transport(ranks[0].wanted)) {
+    const std::string why = named->unfit(ranks);
+    if (!why.empty()) throw UserError(std::string("transport '") + named->name + "' cannot connect this job: " + why);
+    return *named;
+  }
+  std::string reasons;
+  for (const TransportEntry& entry : transport_table()) {
+    const std::string why = entry.unfit(ranks);
+    if (why.empty()) return entry;
+    reasons += std::string("; ") + entry.name + ": " + why;
+  }
+  throw UserError("no transport can connect this job" + reasons);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, const CommOptions& options) {
+  if (options.transport != "auto" && !find_transport(options.transport))
+    throw UserError("unknown transport '" + options.transport + "'; known: " + known_transports());
+  if (world.world_size < 1 || world.world_size > 1024 || world.rank < 0 || world.rank >= world.world_size)
+    throw UserError("rank " + std::to_string(world.rank) + " of " + std::to_string(world.world_size) +
+                    " is not a place that can be connected; worlds have 1 to 1024 ranks");
+  const Deadline deadline = Deadline::after(options.connect_timeout_s);
+  const auto segment = std::make_shared<SharedMemory>(Control::kSegmentBytes);
+  new (segment->data()) Control;
+  Introduction self = introduce_this_process();
+  self.wanted = options.transport;
+  self.fd = segment->fd();
+  self.inode = inode_of(segment->fd());
+  self.token = publish_segment(segment);
+
+  std::vector<Introduction> ranks;
+  for (const std::string& blob : bootstrap.exchange(world, "connect", self.encode(), deadline))
+    ranks.push_back(Introduction::decode(blob));
+  const TransportEntry& transport = choose(ranks);
+  std::shared_ptr<Group> group;
+  try {
+    group = std::make_shared<Group>(world, transport.reach(world, ranks, segment), segment, options.timeout_s);
+  } catch (const UnreachablePeer& peer) {
+    throw CommError(CommError::Kind::kPeerLost, "connect", {peer.rank}, world.generation,
+                    "connect: rank " + std::to_string(peer.rank) + " " + peer.why + " (generation " +
+                        std::to_string(world.generation) + ")");
+  }
+  // Nobody goes on before everybody has mapped everybody: from here on a rank that goes is missed.
+  auto call = std::make_shared<Call>();
+  call->kind = CallKind::kConnect;
+  call->what = "connect";
+  call->signature = world.generation * 1024 + static_cast<std::uint64_t>(world.world_size);
+  call->timeout = std::max<Nanos>(deadline.remaining(), 1);
+  group->run(call);
+  return make_host_communicator(std::move(group), transport.name);
+}
+
+}  // namespace bellows

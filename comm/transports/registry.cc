@@ -1,0 +1,23 @@
+#include "transports/transport.h"
+
+namespace bellows {
+
+// One row per transport, the most direct first: the shared test suite runs every row.
+const std::vector<TransportEntry>& transport_table() {
+  static const std::vector<TransportEntry> table = {
+      {"inproc", [] { return std::string(); }, "ranks as threads of one process", inproc_unfit, make_inproc_reach},
+      {"shm", shm_obstacle, "processes of one host, through shared memory", shm_unfit, make_shm_reach},
+  };
+  return table;
+}
+
+std::vector<TransportInfo> transports() {
+  std::vector<TransportInfo> infos;
+  for (const TransportEntry& entry : transport_table()) {
+    const std::string obstacle = entry.obstacle();
+    infos.push_back({entry.name, obstacle.empty(), obstacle.empty() ? entry.note : obstacle});
+  }
+  return infos;
+}
+
+}  // namespace bellows
