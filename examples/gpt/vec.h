@@ -43,12 +43,26 @@ inline __attribute__((always_inline)) Vec load(const bellows::bf16* p, Full = {}
   std::memcpy(&v, &wide, sizeof v);
   return v;
 }
+#if defined(__AVX512F__)
+inline __attribute__((always_inline)) __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+#endif
 /// The first n lanes; the others are zero.
 template <class T>
 inline __attribute__((always_inline)) Vec load(const T* p, int n) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(T) == 4) {
+    return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(first_lanes(n), p));
+  } else {
+    T lanes[kLanes];
+    const __m256i half = _mm256_maskz_loadu_epi16(first_lanes(n), p);
+    std::memcpy(static_cast<void*>(lanes), &half, sizeof half);
+    return load(lanes);
+  }
+#else
   T lanes[kLanes] = {};
   std::memcpy(static_cast<void*>(lanes), p, n * sizeof(T));
   return load(lanes);
+#endif
 }
 
 inline __attribute__((always_inline)) void store(float* p, Vec v, Full = {}) { std::memcpy(p, &v, sizeof v); }
@@ -62,9 +76,21 @@ inline __attribute__((always_inline)) void store(bellows::bf16* p, Vec v, Full =
 }
 template <class T>
 inline __attribute__((always_inline)) void store(T* p, Vec v, int n) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(T) == 4) {
+    _mm512_mask_storeu_ps(p, first_lanes(n), reinterpret_cast<__m512>(v));
+  } else {
+    T lanes[kLanes];
+    store(lanes, v);
+    __m256i half;
+    std::memcpy(&half, lanes, sizeof half);
+    _mm256_mask_storeu_epi16(p, first_lanes(n), half);
+  }
+#else
   T lanes[kLanes];
   store(lanes, v);
   std::memcpy(static_cast<void*>(p), lanes, n * sizeof(T));
+#endif
 }
 
 /// a * b + c: fused where the processor can.
