@@ -65,12 +65,15 @@ std::string CoordinatorCore::describe(const std::string& id) const {
   return record->info.pid > 0 ? fmt::format("{}{}, pid {})", who, host, record->info.pid) : who + host + ")";
 }
 
+/// Those who have joined and could be taken in, in order of appearance: so m1 is rank 0 whoever was fastest.
 std::vector<std::string> CoordinatorCore::waiting() const {
-  std::vector<std::string> ids;
-  for (const std::string& id : join_order_) {
-    const Record* record = find(id);
-    if (record && record->state == State::kWaiting && !draining_hosts_.contains(record->info.host)) ids.push_back(id);
+  std::vector<const Record*> found;
+  for (const auto& [id, record] : records_) {
+    if (record.state == State::kWaiting && !draining_hosts_.contains(record.info.host)) found.push_back(&record);
   }
+  std::sort(found.begin(), found.end(), [](const Record* a, const Record* b) { return a->order < b->order; });
+  std::vector<std::string> ids;
+  for (const Record* record : found) ids.push_back(record->info.id);
   return ids;
 }
 
@@ -180,7 +183,6 @@ JoinAnswer CoordinatorCore::on_join(const JoinMessage& message, Nanos now) {
     lanes_ = lanes_ == 0 || current_.generation == 0 ? message.info.lanes : lanes_;
     record->state = State::kWaiting;
     record->since = now;
-    join_order_.push_back(answer.id);
     event(now, "join", describe(answer.id) + " has joined");
   }
   if (message.holds) record->fetched = std::max(record->fetched, message.holds->generation);
@@ -485,7 +487,7 @@ AgentOrders CoordinatorCore::orders_for(const std::string& agent) const {
     if (record.agent != agent) continue;
     if (record.state == State::kStarting) orders.start.push_back(id);
     if (record.process_lives && kill_.contains(id)) orders.kill.push_back(id);
-    if ((record.state == State::kStarting || record.state == State::kWaiting) && record.order < first_order) {
+    if (record.state != State::kLost && record.order < first_order) {
       first_order = record.order;
       first_started = id;
     }
@@ -497,7 +499,7 @@ AgentOrders CoordinatorCore::orders_for(const std::string& agent) const {
     orders.front = first_started;
   }
   orders.over = over();
-  orders.failed = outcome_ && outcome_->exit_code != 0;
+  orders.failed = outcome_ && (outcome_->exit_code != 0 || current_.generation == 0);
   orders.version = fmt::format("{}start {} kill {} front {} over {}{}", config_.id_prefix, fmt::join(orders.start, ","),
                                fmt::join(orders.kill, ","), orders.front, orders.over, orders.failed);
   return orders;

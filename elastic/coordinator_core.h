@@ -182,7 +182,6 @@ class CoordinatorCore {
   const JobConfig config_;
   const std::int64_t unix_offset_ms_;
   std::map<std::string, Record> records_;
-  std::vector<std::string> join_order_;  // of waiting members
   std::map<std::string, Agent> agents_;
   std::set<std::string> kill_;  // members whose process, if any, has to go
   std::uint64_t next_id_ = 1;

@@ -229,10 +229,7 @@ void CoordinatorCore::publish(std::vector<MemberInfo> members, std::vector<Membe
   current_.planned = planned;
   current_.reason = std::move(reason);
   current_.decided_unix_ms = now / 1'000'000 + unix_offset_ms_;
-  for (const MemberInfo& member : current_.members) {
-    find(member.id)->state = State::kActive;
-    std::erase(join_order_, member.id);
-  }
+  for (const MemberInfo& member : current_.members) find(member.id)->state = State::kActive;
   for (const MemberInfo& member : current_.leaving) find(member.id)->state = State::kLeaving;
   for (auto& [id, record] : records_) record.suspect = false;
   if (!planned) wanted_why_ = "a lost rank is replaced";
