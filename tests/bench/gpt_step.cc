@@ -148,11 +148,13 @@ int main(int argc, char** argv) {
   std::printf("%s, %s, %ld tokens, %d threads, %.0f MiB of activations and scratch, loss %.4f\n",
               describe(model.config()).c_str(), narrow ? "bf16" : "fp32", model.rows(), threads,
               static_cast<double>(model.bytes()) / (1 << 20), loss);
-  std::printf(
-      "forward %.1f ms, forward+backward %.1f ms median, %.1f ms best; %.1f GFLOP; matrix peak %.0f GFLOP/s; share of "
-      "it %.1f %% median, %.1f %% best\n",
-      median(forward_ms), median(total_ms), best, flops * 1e-9, peak * 1e-9,
-      100 * flops / (median(total_ms) * 1e-3) / peak, 100 * flops / (best * 1e-3) / peak);
+  std::printf("forward %.1f ms, forward+backward %.1f ms median, %.1f ms best; %.1f GFLOP\n", median(forward_ms),
+              median(total_ms), best, flops * 1e-9);
+  if (peak > 0)
+    std::printf("share of the matrix peak of %.0f GFLOP/s: %.1f %% median, %.1f %% best\n", peak * 1e-9,
+                100 * flops / (median(total_ms) * 1e-3) / peak, 100 * flops / (best * 1e-3) / peak);
+  else
+    std::printf("matrix peak unknown: this program was compiled without the instructions that measure it\n");
   std::printf("where the threads' time went in the best run:\n");
   double known = 0;
   for (int k = 0; k < gpt::kKernels; ++k) {
