@@ -254,28 +254,28 @@ TEST_P(Failures, ARankThatLeavesWhileOthersNeedItIsNamed) {
 }
 
 TEST_P(Failures, ARankThatThrowsWithWorkUnderWayEndsItForAll) {
+  // Borrowed memory outlives the communicator.
+  std::vector<SharedMemory> memories;
+  for (int r = 0; r < 3; ++r) memories.emplace_back(4096);
+  std::vector<std::vector<float>> sums(3, std::vector<float>(16));
   const auto outcomes = run_on(transport(), 3, [&](int rank, Communicator& comm) -> std::string {
-    static SharedMemory memory;  // outlives the communicator, as the contract wants
-    std::vector<float> sum(16);
-    SharedMemory mine(4096);
-    const Window window = comm.expose(mine, 0, mine.size());
+    const Window window = comm.expose(memories[rank], 0, memories[rank].size());
     comm.barrier();
+    usleep(100'000);
     if (rank == 2) {
-      // Keeps its window alive longer than the communicator.
-      memory = std::move(mine);
-      std::vector<float>* leaked = new std::vector<float>(16);
-      add_all(comm, window, *leaked, "reduce_scatter block.1");
+      add_all(comm, window, sums[rank], "reduce_scatter block.1");
       throw std::runtime_error("trainer failed");
     }
-    const std::string text = error_of([&] {
-      usleep(300'000);
-      add_all(comm, window, sum, "reduce_scatter block.1").wait();
+    return error_of([&] {
+      usleep(200'000);
+      add_all(comm, window, sums[rank], "reduce_scatter block.1").wait();
       comm.barrier();
     });
-    return text;
   });
   EXPECT_EQ(outcomes[2].text, "error: trainer failed");
-  for (const int r : {0, 1}) EXPECT_THAT(outcomes[r].text, AllOf(HasSubstr("lost op="), HasSubstr("ranks=2;")));
+  for (const int r : {0, 1})
+    EXPECT_THAT(outcomes[r].text, HasSubstr("lost op=reduce_scatter block.1 ranks=2; gen=4: reduce_scatter block.1: "
+                                            "rank 2 left the communicator in the middle"));
 }
 
 TEST_P(Failures, AnOrdinaryEndDisturbsNobody) {
