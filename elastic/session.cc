@@ -65,7 +65,7 @@ class Training {
       // Inside a step its number is the one being computed; after the commit it has that number already.
       const std::int64_t step = engine_.step() + (std::string_view(phase) == "gather" ||
                                                   std::string_view(phase) == "checkpoint" ? 0 : 1);
-      session_.faults.fire(world_.rank, step, phase);
+      session_.faults.fire(world_.rank, step, phase, generation_);
     });
   }
   ~Training() {
@@ -131,8 +131,7 @@ class Training {
       log::debug("generation {}: {} ranks, step {} from {} {}", generation_, world_.world_size, entry.step,
                  describe(entry.source), entry.detail);
 
-    const PeakShare mine = peak_share(world_, options_.engine.precision, session_.pool.threads());
-    peak_flops_ = sum_of_peaks(*comm_, mine);
+    peak_flops_ = world_peak(*comm_, rank_peak(world_, options_.engine.precision, session_.pool.threads()));
     if (world_.rank == 0) {
       const bool first = generation_ == 1 || before_generation_ == 0;
       metrics_.open(options_.metrics, first && entry.source == EntryResult::Source::kInitial);
