@@ -35,6 +35,13 @@ bool same_secret(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+/// How a long poll ended.
+enum class Poll {
+  kAnswered,  // the answer is there, or the time is up
+  kGone,      // the caller has hung up
+  kClosing,   // this coordinator goes away
+};
+
 /// At most one line a second per kind of bad caller; the rest are counted.
 class RateLimitedLog {
  public:
@@ -130,10 +137,9 @@ struct Coordinator::Impl final : v1::Coordination::Service {
     return change(core);
   }
 
-  /// Long poll: asks `ready` with the lock held, again after every change, until it says yes, `wait_ms` have passed or
-  /// the caller is gone (then false).
+  /// Long poll: asks `ready` with the lock held, again after every change, until it says yes or `wait_ms` have passed.
   template <class Ready>
-  bool poll(const grpc::ServerContext& context, int wait_ms, Ready ready) {
+  Poll poll(const grpc::ServerContext& context, int wait_ms, Ready ready) {
     const Deadline deadline = Deadline::after(1e-3 * std::clamp(wait_ms, 0, kLongestPollMs));
     MutexLock lock(mutex);
     std::uint64_t seen = 0;
@@ -143,13 +149,20 @@ struct Coordinator::Impl final : v1::Coordination::Service {
         const bool yes = ready(core);
         seen = core.version();
         if (seen != before) changed.notify_all();
-        if (yes) return true;
+        if (yes) return Poll::kAnswered;
       }
-      if (closing || deadline.passed()) return true;
-      if (context.IsCancelled()) return false;
+      if (deadline.passed()) return Poll::kAnswered;
+      if (closing) return Poll::kClosing;
+      if (context.IsCancelled()) return Poll::kGone;
       const auto left = std::chrono::nanoseconds(std::max<Nanos>(deadline.remaining(), 0));
       changed.wait_for(mutex, std::min<std::chrono::nanoseconds>(left, kSlice));
     }
+  }
+
+  /// What a poll that brought no answer is answered with: an error, so that the caller comes again a little later.
+  static grpc::Status status_of(Poll poll) {
+    return poll == Poll::kAnswered ? grpc::Status::OK
+                                   : grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator goes away");
   }
 
   grpc::Status admit(const grpc::ServerContext& context, const char* call) {
@@ -181,14 +194,13 @@ struct Coordinator::Impl final : v1::Coordination::Service {
 
   grpc::Status Await(grpc::ServerContext* context, const v1::AwaitRequest* request, v1::AwaitReply* reply) override {
     if (const auto status = admit(*context, "Await"); !status.ok()) return status;
-    poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
+    return status_of(poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
       const auto membership = c.on_await(request->id(), request->after(), now_ns());
       const Signals signals = c.signals_for(request->id());
       to_wire(signals, reply->mutable_signals());
       if (membership) to_wire(*membership, reply->mutable_membership());
       return membership.has_value() || signals.fenced || signals.over || signals.unknown;
-    });
-    return grpc::Status::OK;
+    }));
   }
 
   grpc::Status Exchange(grpc::ServerContext* context, const v1::ExchangeRequest* request,
@@ -197,14 +209,14 @@ struct Coordinator::Impl final : v1::Coordination::Service {
     const ExchangeMessage message{request->id(),   request->generation(), request->tag(),
                                   request->rank(), request->world_size(), request->blob()};
     ExchangeAnswer answer;
-    poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
+    const Poll end = poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
       answer = c.on_exchange(message, now_ns());
       return !answer.blobs.empty() || !answer.aborted.empty();
     });
     for (std::string& blob : answer.blobs) reply->add_blobs(std::move(blob));
     for (const int rank : answer.missing) reply->add_missing(rank);
     reply->set_aborted(answer.aborted);
-    return grpc::Status::OK;
+    return status_of(end);
   }
 
   grpc::Status Heartbeat(grpc::ServerContext* context, const v1::HeartbeatRequest* request,
@@ -222,14 +234,14 @@ struct Coordinator::Impl final : v1::Coordination::Service {
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request, v1::Signals* reply) override {
     if (const auto status = admit(*context, "Watch"); !status.ok()) return status;
     const Signals known = from_wire(request->known());
-    const bool there = poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
+    const Poll end = poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
       const Signals signals = c.signals_for(request->id());
       reply->Clear();
       to_wire(signals, reply);
       return signals != known;
     });
-    if (!there) with_core([&](CoordinatorCore& c) { c.on_disconnect(request->id(), now_ns()); });
-    return grpc::Status::OK;
+    if (end == Poll::kGone) with_core([&](CoordinatorCore& c) { c.on_disconnect(request->id(), now_ns()); });
+    return status_of(end);
   }
 
   grpc::Status ReportFailure(grpc::ServerContext* context, const v1::FailureReport* request,
@@ -258,18 +270,18 @@ struct Coordinator::Impl final : v1::Coordination::Service {
         request->agent(), request->host(), request->slots(), {request->running().begin(), request->running().end()}};
     with_core([&](CoordinatorCore& c) { c.on_agent(message, now_ns()); });
     AgentOrders orders;
-    const bool there = poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
+    const Poll end = poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
       orders = c.orders_for(request->agent());
       return orders.version != request->version();
     });
-    if (!there) with_core([&](CoordinatorCore& c) { c.on_agent_gone(request->agent(), now_ns()); });
+    if (end == Poll::kGone) with_core([&](CoordinatorCore& c) { c.on_agent_gone(request->agent(), now_ns()); });
     reply->set_version(orders.version);
     for (const std::string& id : orders.start) reply->add_start(id);
     for (const std::string& id : orders.kill) reply->add_kill(id);
     reply->set_front(orders.front);
     reply->set_over(orders.over);
     reply->set_failed(orders.failed);
-    return grpc::Status::OK;
+    return status_of(end);
   }
 
   grpc::Status ReportExit(grpc::ServerContext* context, const v1::ChildExit* request, v1::Empty*) override {
@@ -304,12 +316,12 @@ struct Coordinator::Impl final : v1::Coordination::Service {
   grpc::Status Events(grpc::ServerContext* context, const v1::EventsRequest* request, v1::EventsReply* reply) override {
     if (const auto status = admit(*context, "Events"); !status.ok()) return status;
     std::vector<Event> events;
-    poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
+    const Poll end = poll(*context, request->wait_ms(), [&](CoordinatorCore& c) {
       events = c.events(request->after());
       return !events.empty();
     });
     for (const Event& event : events) to_wire(event, reply->add_events());
-    return grpc::Status::OK;
+    return status_of(end);
   }
 
   const std::string token;

@@ -1,5 +1,7 @@
 #include "bellows/elastic/job_client.h"
 
+#include <atomic>
+
 #include "rpc.h"
 #include "wire.h"
 
@@ -32,7 +34,7 @@ struct JobClient::Impl {
 };
 
 JobClient::JobClient(const std::string& coordinator, const std::string& token)
-    : impl_(new Impl{coordinator, {coordinator, token}}) {}
+    : impl_(new Impl{coordinator, {coordinator, token, RpcClient::Patience::kFailFast}}) {}
 JobClient::~JobClient() = default;
 
 Result<JobStatus> JobClient::status() {
@@ -76,11 +78,12 @@ struct AgentClient::Impl {
   std::string host;
   int slots;
   RpcClient rpc;
+  std::atomic<bool> denied = false;
 };
 
 AgentClient::AgentClient(const std::string& coordinator, const std::string& token, const std::string& agent,
                          const std::string& host, int slots)
-    : impl_(new Impl{coordinator, agent, host, slots, {coordinator, token}}) {}
+    : impl_(new Impl{coordinator, agent, host, slots, {coordinator, token, RpcClient::Patience::kPatient}, false}) {}
 AgentClient::~AgentClient() = default;
 
 Result<AgentOrders> AgentClient::poll(const std::string& version, const std::vector<std::string>& running) {
@@ -93,6 +96,7 @@ Result<AgentOrders> AgentClient::poll(const std::string& version, const std::vec
   request.set_wait_ms(kAgentPollMs);
   v1::AgentPollReply reply;
   const CallResult result = impl_->rpc.call(request, &reply, 1e-3 * kAgentPollMs + kPatience);
+  impl_->denied = result.kind == CallResult::Kind::kDenied;
   if (!result.ok()) return Result<AgentOrders>::failure(reason(result, impl_->address));
   AgentOrders orders;
   orders.version = reply.version();
@@ -117,6 +121,7 @@ Result<bool> AgentClient::report(const ProcessExit& exit) {
   return true;
 }
 
+bool AgentClient::denied() const { return impl_->denied; }
 void AgentClient::cancel() { impl_->rpc.cancel(); }
 
 }  // namespace bellows

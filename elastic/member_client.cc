@@ -19,7 +19,7 @@ namespace {
 constexpr double kJoinPatience = 30;  // for a coordinator that is not up yet
 constexpr double kLeavePatience = 3;
 constexpr int kPollMs = 2'000;    // how long the coordinator may hold a long poll
-constexpr double kPollSlack = 5;  // on top of it before the call counts as lost
+constexpr double kPollSlack = 2;  // on top of it before the call counts as lost
 constexpr std::size_t kKeptReports = 256;
 
 std::string host_name() {
@@ -37,7 +37,7 @@ class CoordinatedMember final : public Member, private Bootstrap {
       : options_(options),
         host_(options.host.empty() ? host_name() : options.host),
         id_(options.id),
-        rpc_(options.coordinator, options.token) {}
+        rpc_(options.coordinator, options.token, RpcClient::Patience::kPatient) {}
 
   ~CoordinatedMember() override { stop_threads(); }
 

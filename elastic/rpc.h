@@ -24,7 +24,9 @@ struct CallResult {
 /// The client side of the wire: blocking calls with a deadline from any thread. Reconnects by itself.
 class RpcClient {
  public:
-  RpcClient(const std::string& address, const std::string& token);
+  /// While nobody answers, a patient client's calls wait for the connection until their deadline; others fail at once.
+  enum class Patience { kFailFast, kPatient };
+  RpcClient(const std::string& address, const std::string& token, Patience patience);
   ~RpcClient();
   RpcClient(const RpcClient&) = delete;
   RpcClient& operator=(const RpcClient&) = delete;

@@ -32,13 +32,13 @@ void quiet_rpc_library() {
 }
 
 struct RpcClient::Impl {
-  Impl(const std::string& address, std::string secret) : token(std::move(secret)) {
+  Impl(const std::string& address, std::string secret, bool waits) : token(std::move(secret)), patient(waits) {
     quiet_rpc_library();
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // in truth the limit of one attempt
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     arguments.SetMaxReceiveMessageSize(kLargestMessage);
     stub = v1::Coordination::NewStub(
@@ -50,6 +50,8 @@ struct RpcClient::Impl {
                   const Request& request, Reply* reply, double timeout_s) {
     grpc::ClientContext context;
     context.AddMetadata(kTokenKey, token);
+    // A connection makes progress only while a call waits for it.
+    context.set_wait_for_ready(patient);
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::nanoseconds(from_seconds(std::max(timeout_s, 0.0))));
     {
@@ -75,14 +77,15 @@ struct RpcClient::Impl {
   }
 
   const std::string token;
+  const bool patient;
   std::unique_ptr<v1::Coordination::Stub> stub;
   Mutex mutex;
   std::set<grpc::ClientContext*> under_way BELLOWS_GUARDED_BY(mutex);
   bool cancelled BELLOWS_GUARDED_BY(mutex) = false;
 };
 
-RpcClient::RpcClient(const std::string& address, const std::string& token)
-    : impl_(std::make_unique<Impl>(address, token)) {}
+RpcClient::RpcClient(const std::string& address, const std::string& token, Patience patience)
+    : impl_(std::make_unique<Impl>(address, token, patience == Patience::kPatient)) {}
 RpcClient::~RpcClient() = default;
 
 void RpcClient::cancel() {

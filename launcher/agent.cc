@@ -179,6 +179,10 @@ void Agent::poll_orders() {
     if (closing_) return;
     if (!reply) {
       unreachable_ = reply.error();
+      if (client_.denied()) {
+        reached_at_ = now_ns() - from_seconds(2 * kPatience);  // asking again will not help
+        wake();
+      }
       changed_.wait_for(mutex_, std::chrono::milliseconds(100));
       continue;
     }

@@ -28,6 +28,8 @@
 namespace bellows {
 namespace {
 
+const std::vector<std::string> kLogLevels = {"trace", "debug", "info", "warn", "error"};
+
 std::string base_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, " ")); }
@@ -197,8 +199,7 @@ int run_command(const std::vector<std::string>& argv) {
   settings.add("log-limit", &flags.log_limit_mb, "largest size of such a file in MiB").above(0);
   settings.add("progress", &flags.progress, "how to show progress: auto takes the bar on a terminal")
       .choices({"auto", "bar", "plain", "none"});
-  settings.add("log-level", &flags.log_level, "what the launcher itself logs")
-      .choices({"trace", "debug", "info", "warn", "error"});
+  settings.add("log-level", &flags.log_level, "what the launcher itself logs").choices(kLogLevels);
   settings.example("bellows run -n 4 --min 1 -- gpt-train --data text.txt",
                    "four ranks, as few as one if more do not pay");
   settings.leave_unknown();
@@ -216,8 +217,10 @@ int run_command(const std::vector<std::string>& argv) {
 
 int coordinator_command(const std::vector<std::string>& argv) {
   JobFlags flags;
+  std::string log_level = "info";
   Settings settings(argv[0], "coordinates a job whose agents and ranks come by themselves");
   flags.add_to(settings);
+  settings.add("log-level", &log_level, "what the coordinator itself logs").choices(kLogLevels);
   settings.leave_unknown();
   return with_errors([&] {
     if (!parse_words(settings, argv)) return 0;
@@ -225,7 +228,7 @@ int coordinator_command(const std::vector<std::string>& argv) {
     flags.complete("job");
     // A coordinator that follows a dead one must not give ids that were in use.
     flags.job.id_prefix = "c" + random_hex(4) + "-";
-    init_log("coordinator");
+    init_log("coordinator", log_level);
     const auto signals = std::make_shared<StopSignals>();
     on_signals([signals](int signal) { signals->on_signal(signal); });
     Console console(false);
@@ -254,6 +257,7 @@ int agent_command(const std::vector<std::string>& argv) {
   std::vector<std::string> program;
   options.slots = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   double window_s = 300;
+  std::string log_level = "info";
   Settings settings(argv[0], "runs ranks of PROG on this host as a coordinator elsewhere asks");
   settings.command("PROG ARGS...", &program, "what each rank runs");
   settings.add("coordinator", &options.coordinator, "where the coordinator listens").value_name("HOST:PORT").required();
@@ -264,6 +268,7 @@ int agent_command(const std::vector<std::string>& argv) {
   settings.add("window", &window_s, "length of an MFU window").above(0).value_name("SEC");
   settings.add("log-dir", &options.log_dir, "write the output of every rank to a file in this directory")
       .value_name("DIR");
+  settings.add("log-level", &log_level, "what the agent itself logs").choices(kLogLevels);
   settings.leave_unknown();
   return with_errors([&] {
     if (!parse_words(settings, argv)) return 0;
@@ -274,7 +279,7 @@ int agent_command(const std::vector<std::string>& argv) {
     options.environment["BELLOWS_WINDOW"] = fmt::format("{}", window_s);
     return guarded([&] {
       return with_errors([&] {
-        init_log("agent");
+        init_log("agent", log_level);
         measure_peak(&options.environment);
         Console console(false);
         options.forward = [&console](const std::string& line, bool error) { console.line(line, !error); };

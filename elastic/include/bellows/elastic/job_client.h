@@ -56,6 +56,8 @@ class AgentClient {
   /// Returns as soon as the orders differ from `version`, after about two seconds in any case.
   Result<AgentOrders> poll(const std::string& version, const std::vector<std::string>& running);
   Result<bool> report(const ProcessExit& exit);
+  /// The last poll was answered, but the token was not accepted.
+  bool denied() const;
   /// Ends calls under way.
   void cancel();
 
