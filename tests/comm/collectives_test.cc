@@ -308,6 +308,48 @@ TEST_P(Collectives, BlobsAndSumsOfAnySizeReachEveryRank) {
   });
 }
 
+template <class T>
+void classical_forms(Communicator& comm) {
+  const int rank = comm.world().rank, n = comm.world().world_size;
+  for (const std::size_t count : {0u, 1u, 7u, 50'001u}) {
+    std::vector<T> input(count);
+    for (std::size_t i = 0; i < count; ++i) input[i] = T(lane_value(rank, i));
+    const std::vector<T> expected = expected_sums<T>(n, count);
+    const Interval own = even_chunk(count, n, rank);
+    std::vector<T> chunk(own.size()), whole(count);
+    reduce_scatter<T>(comm, input, chunk);
+    check_sums("reduce_scatter", {own}, chunk, expected);
+    all_gather<T>(comm, chunk, whole);
+    check_sums("all_gather", {{0, count}}, whole, expected);
+    all_reduce<T>(comm, input);
+    check_sums("all_reduce", {{0, count}}, input, expected);
+  }
+}
+
+TEST_P(Collectives, ClassicalFormsOnSpansAddInLaneTreeOrder) {
+  run([](int rank, Communicator& comm) {
+    classical_forms<float>(comm);
+    classical_forms<bf16>(comm);
+    classical_forms<f16>(comm);
+    const int n = comm.world().world_size;
+    const Interval own = even_chunk(100, n, rank);
+    std::vector<std::byte> bytes(own.size(), std::byte(rank)), all(100);
+    all_gather<std::byte>(comm, bytes, all);
+    for (int r = 0; r < n; ++r)
+      for (std::size_t i = even_chunk(100, n, r).begin; i < even_chunk(100, n, r).end; ++i)
+        require(all[i] == std::byte(r), "byte of rank " + std::to_string(r));
+    std::vector<float> input(8), output(n == 1 ? 7 : 8);
+    bool refused = false;
+    try {
+      reduce_scatter<float>(comm, input, output);
+    } catch (const std::invalid_argument&) {
+      refused = true;
+    }
+    require(refused, "a wrong size of output");
+    return "";
+  });
+}
+
 TEST_P(Collectives, ManyCallsUnderWayAtOnceStayInOrder) {
   run([](int rank, Communicator& comm) {
     const int n = comm.world().world_size;
