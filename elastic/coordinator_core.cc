@@ -390,6 +390,7 @@ Signals CoordinatorCore::signals_for(const std::string& id) const {
 void CoordinatorCore::on_agent(const AgentMessage& message, Nanos now) {
   Agent& agent = agents_[message.agent];
   agent.last_seen = now;
+  agent.polling = true;
   agent.running = {message.running.begin(), message.running.end()};
   for (const std::string& id : message.running) {
     Record* record = find(id);
@@ -405,6 +406,11 @@ void CoordinatorCore::on_agent(const AgentMessage& message, Nanos now) {
   agent.draining = draining_hosts_.contains(message.host);
   event(now, "agent", fmt::format("agent {} on {} offers {} slots", message.agent, message.host, message.slots));
   reconcile(now);
+}
+
+void CoordinatorCore::on_agent_answered(const std::string& name, Nanos now) {
+  agents_[name].polling = false;
+  agents_[name].last_seen = now;
 }
 
 void CoordinatorCore::on_agent_gone(const std::string& name, Nanos now) {

@@ -707,6 +707,20 @@ TEST_F(CoordinatorTest, AgentsThatVanishTakeTheirRanksWithThem) {
   EXPECT_TRUE(core_->membership().world_of(before[0]));
 }
 
+TEST_F(CoordinatorTest, AnAgentThatTakesItsOrdersAndNeverComesBackIsGoneSoon) {
+  begin(job(1, 1, 3));
+  pass();
+  slots_ = 0;
+  core_->on_agent_answered("agent", clock_.now());
+  for (int i = 0; i < 20; ++i) {
+    clock_.advance(0.1);
+    core_->on_heartbeat({member(0), {}, {}, {}}, clock_.now());
+    core_->tick(clock_.now());
+  }
+  EXPECT_FALSE(core_->status(clock_.now()).agents.at(0).alive);
+  EXPECT_EQ(size(), 1) << "its rank is heard of, so it lives";
+}
+
 TEST_F(CoordinatorTest, PolicyDecidesOnWindowsOfTheCurrentGenerationOnly) {
   JobConfig config = job(4, 1, 4);
   config.policy.name = "mfu-threshold";
