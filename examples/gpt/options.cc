@@ -6,6 +6,7 @@
 
 #include "bellows/base/config.h"
 #include "bellows/base/error.h"
+#include "flops.h"
 
 namespace gpt {
 namespace {
@@ -163,6 +164,7 @@ GptOptions parse_options(int argc, char** argv) {
   engine.bucket_bytes = static_cast<std::size_t>(raw.bucket_mb * (1 << 20));
   apply_batch(engine, raw);
   apply_schedule(engine.schedule, options.train.steps, raw);
+  options.train.flops_per_token = model_flops_per_token(options.model);
   return options;
 }
 
