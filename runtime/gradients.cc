@@ -103,11 +103,13 @@ void Gradients::detach() {
   window_ = Window{};
   pending_.clear();
   for (auto& works : ring_work_) works.clear();
+  for (Bucket& bucket : buckets_) bucket.fixed_work.clear();
 }
 
 void Gradients::start_step() {
   pending_.clear();
   for (auto& works : ring_work_) works.clear();
+  for (Bucket& bucket : buckets_) bucket.fixed_work.clear();
   stack_.clear();
   next_ring_ = 0;
 }
@@ -144,6 +146,9 @@ float* Gradients::open(int unit) {
   Bucket& bucket = buckets_[bucket_of_[unit]];
   const std::size_t begin = parameters_.units()[unit].begin;
   if (!plan_.in_rounds) return memory_.as<float>().data() + top_ * parameters_.total() + begin;
+  // A slot of its own is written again while peers may still read what the round before left there.
+  for (const Work& work : bucket.fixed_work) waiter_.wait(work);
+  bucket.fixed_work.clear();
   if (bucket.slot == kNone) {
     bucket.ring = next_ring_;
     next_ring_ = (next_ring_ + 1) % static_cast<int>(ring_offset_.size());
@@ -243,7 +248,10 @@ void Gradients::reduce(Bucket& bucket) {
     }
     const Work work = comm_->reduce_scatter(std::move(args));
     pending_.push_back({work, range});
-    if (bucket.ring >= 0) ring_work_[bucket.ring].push_back(work);
+    if (bucket.ring >= 0)
+      ring_work_[bucket.ring].push_back(work);
+    else
+      bucket.fixed_work.push_back(work);
   }
 }
 
@@ -274,6 +282,7 @@ void Gradients::finish() {
   }
   pending_.clear();
   for (auto& works : ring_work_) works.clear();
+  for (Bucket& bucket : buckets_) bucket.fixed_work.clear();
 }
 
 std::span<const float> Gradients::sum(int chunk) const {

@@ -77,6 +77,7 @@ class Gradients {
     std::size_t slot = kNone;
     int ring = -1;
     int units_left = 0;
+    std::vector<Work> fixed_work;        // under way on its own slot
   };
   static constexpr std::size_t kNone = ~std::size_t{0};
 
