@@ -161,7 +161,12 @@ class Training {
       if (auto newest = CheckpointReader::newest(checkpointer_->directory())) return newest.value().path();
     }
     if (options_.resume.empty() || options_.resume == "auto") return std::nullopt;
-    if (std::filesystem::exists(std::filesystem::path(options_.resume) / "manifest.json")) return options_.resume;
+    if (std::filesystem::exists(std::filesystem::path(options_.resume) / "manifest.json")) {
+      auto reader = CheckpointReader::open(options_.resume);
+      if (!reader) throw UserError("cannot resume: " + reader.error());
+      if (auto sound = reader.value().verify(); !sound) throw UserError("cannot resume: " + sound.error());
+      return options_.resume;
+    }
     auto newest = CheckpointReader::newest(options_.resume);
     if (!newest) throw UserError("cannot resume from '" + options_.resume + "': " + newest.error());
     return newest.value().path();
