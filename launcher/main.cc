@@ -6,21 +6,17 @@
 #include "bellows/base/nearest.h"
 #include "ctl.h"
 #include "run.h"
-#if __has_include("doctor.h")
+#ifdef BELLOWS_HAVE_DOCTOR
 #include "doctor.h"
-#define BELLOWS_HAVE_DOCTOR 1
 #endif
-#if __has_include("bench_collectives.h")
+#ifdef BELLOWS_HAVE_BENCH_COLLECTIVES
 #include "bench_collectives.h"
-#define BELLOWS_HAVE_BENCH_COLLECTIVES 1
 #endif
-#if __has_include("bench_optimizer.h")
+#ifdef BELLOWS_HAVE_BENCH_OPTIMIZER
 #include "bench_optimizer.h"
-#define BELLOWS_HAVE_BENCH_OPTIMIZER 1
 #endif
-#if __has_include("bench_trainer.h")
+#ifdef BELLOWS_HAVE_BENCH_TRAINER
 #include "bench_trainer.h"
-#define BELLOWS_HAVE_BENCH_TRAINER 1
 #endif
 
 namespace bellows {
