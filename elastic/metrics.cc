@@ -20,7 +20,8 @@ std::string bits(float value) {
   return text;
 }
 
-double rounded(double value, double unit) { return std::round(value / unit) * unit; }
+// Dividing by a power of ten gives the double that prints shortest.
+double rounded(double value, double per_unit) { return std::round(value * per_unit) / per_unit; }
 
 }  // namespace
 
@@ -29,7 +30,7 @@ MetricsWriter::~MetricsWriter() {
 }
 
 void MetricsWriter::open(const std::string& path, bool fresh) {
-  if (file_) return;
+  if (file_ || path.empty()) return;
   file_ = std::fopen(path.c_str(), fresh ? "w" : "a");
   if (!file_) throw UserError("cannot write metrics to '" + path + "': " + std::strerror(errno));
 }
@@ -44,7 +45,7 @@ void MetricsWriter::step(const StepRecord& record) {
   const StepResult& r = record.result;
   Json accounts;
   for (int a = 0; a < kAccounts; ++a)
-    accounts[std::string(name_of(static_cast<Account>(a)))] = rounded(static_cast<double>(record.accounts[a]) * 1e-6, 1e-4);
+    accounts[std::string(name_of(static_cast<Account>(a)))] = rounded(static_cast<double>(record.accounts[a]) * 1e-6, 1e4);
   Json json;
   json["step"] = r.step;
   json["loss"] = r.loss;
@@ -53,9 +54,9 @@ void MetricsWriter::step(const StepRecord& record) {
   json["clip"] = r.clip_coefficient;
   json["lr"] = r.learning_rate;
   json["tokens"] = r.tokens;
-  json["step_ms"] = rounded(record.step_ms, 1e-4);
-  json["tokens_per_second"] = rounded(record.tokens_per_second, 0.1);
-  json["mfu"] = record.mfu ? Json(rounded(*record.mfu, 1e-6)) : Json(nullptr);
+  json["step_ms"] = rounded(record.step_ms, 1e4);
+  json["tokens_per_second"] = rounded(record.tokens_per_second, 10);
+  json["mfu"] = record.mfu ? Json(rounded(*record.mfu, 1e6)) : Json(nullptr);
   json["world_size"] = record.world_size;
   json["generation"] = record.generation;
   if (r.skipped) json["skipped"] = true;
@@ -71,7 +72,7 @@ void MetricsWriter::world(const WorldChange& change) {
   line(Json{{"event", "world"}, {"step", change.step}, {"generation", change.generation}, {"from", change.from},
             {"to", change.to}, {"planned", change.planned}, {"reason", change.reason}, {"source", change.source},
             {"bytes_moved", change.bytes_moved}, {"bytes_minimum", change.bytes_minimum},
-            {"ms", rounded(change.ms, 0.01)}}
+            {"ms", rounded(change.ms, 100)}}
            .dump());
 }
 
