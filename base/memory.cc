@@ -22,13 +22,26 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit
 std::size_t mapping_size(std::size_t bytes) { return round_up(bytes, bytes >= kHugePage ? kHugePage : 4096); }
 
 [[noreturn]] void fail(const char* what, std::size_t bytes) {
-  throw UserError(std::string(what) + " of " + human_bytes(static_cast<double>(bytes)) + " failed: " +
-                  std::strerror(errno) + "; use a smaller model, more ranks or a higher ZeRO stage");
+  throw UserError(std::string(what) + " of " + human_bytes(static_cast<double>(bytes)) +
+                  " failed: " + std::strerror(errno) + "; use a smaller model, more ranks or a higher ZeRO stage");
 }
 
 void populate(void* data, std::size_t bytes) {
   if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
   if (madvise(data, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) fail("populating memory", bytes);
+}
+
+// Shared memory gets huge pages only this way where the host's shmem_enabled says "never" (the usual setting). Touching
+// one page of each first is enough, and quicker than populating small pages. False: this kernel cannot.
+bool collapse(std::byte* data, std::size_t bytes) {
+#if defined(MADV_COLLAPSE)
+  constexpr int kCollapse = MADV_COLLAPSE;
+#else
+  constexpr int kCollapse = 25;  // Linux 6.1; Debian 12's headers are older than its kernel
+#endif
+  if (bytes < kHugePage) return false;
+  for (std::size_t at = 0; at < bytes; at += kHugePage) data[at] = std::byte{0};
+  return madvise(data, bytes, kCollapse) == 0;
 }
 
 // Reserves room for one more huge page and places the mapping on a 2 MiB boundary: unaligned mappings get none.
@@ -75,7 +88,7 @@ SharedMemory::SharedMemory(std::size_t bytes) : size_(bytes), mapped_(mapping_si
   if (fd_ < 0) fail("creating shared memory", bytes);
   if (ftruncate(fd_, static_cast<off_t>(mapped_)) != 0) fail("sizing shared memory", bytes);
   data_ = map_aligned(mapped_, MAP_SHARED, fd_);
-  populate(data_, mapped_);
+  if (!collapse(data_, mapped_)) populate(data_, mapped_);
 }
 SharedMemory SharedMemory::map(int fd, std::size_t bytes) {
   SharedMemory memory;

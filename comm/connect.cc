@@ -5,6 +5,7 @@
 
 #include "bellows/base/error.h"
 #include "bellows/comm/communicator.h"
+#include "futex.h"
 #include "group.h"
 #include "transports/transport.h"
 
@@ -12,13 +13,14 @@ namespace bellows {
 
 std::unique_ptr<Communicator> make_host_communicator(std::shared_ptr<Group> group, const char* transport);
 
-// introduction = "bellows-comm 1\n" wanted "\n" host "\n" machine "\n" pid start fd inode token
+// introduction = "bellows-comm 1\n" wanted "\n" host "\n" machine "\n" cores "\n" pid start fd inode token
 std::string Introduction::encode() const {
   std::ostringstream out;
   out << "bellows-comm 1\n"
       << wanted << '\n'
       << host << '\n'
       << machine << '\n'
+      << cores << '\n'
       << pid << ' ' << start_time << ' ' << fd << ' ' << inode << ' ' << token;
   return out.str();
 }
@@ -31,6 +33,7 @@ Introduction Introduction::decode(const std::string& blob) {
   std::getline(in, introduction.wanted);
   std::getline(in, introduction.host);
   std::getline(in, introduction.machine);
+  std::getline(in, introduction.cores);
   in >> introduction.pid >> introduction.start_time >> introduction.fd >> introduction.inode >> introduction.token;
   if (version != "bellows-comm 1" || !in)
     throw UserError("a rank of another version of Bellows tried to connect (it said '" + version + "')");
@@ -90,6 +93,7 @@ std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, 
   Introduction self = introduce_this_process();
   self.wanted = options.transport;
   self.fd = segment->fd();
+  self.cores = allowed_cores();
   self.inode = inode_of(segment->fd());
   self.token = publish_segment(segment);
 
@@ -97,9 +101,14 @@ std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, 
   for (const std::string& blob : bootstrap.exchange(world, "connect", self.encode(), deadline))
     ranks.push_back(Introduction::decode(blob));
   const TransportEntry& transport = choose(ranks);
+  std::vector<std::string> cores;
+  for (const Introduction& rank : ranks) cores.push_back(rank.cores);
+  // Where ranks outnumber processors, looking at a counter takes them from the peer that is to move it.
+  const bool may_spin = count_cores(cores) >= world.world_size;
   std::shared_ptr<Group> group;
   try {
-    group = std::make_shared<Group>(world, transport.reach(world, ranks, segment), segment, options.timeout_s);
+    group =
+        std::make_shared<Group>(world, transport.reach(world, ranks, segment), segment, options.timeout_s, may_spin);
   } catch (const UnreachablePeer& peer) {
     throw CommError(CommError::Kind::kPeerLost, "connect", {peer.rank}, world.generation,
                     "connect: rank " + std::to_string(peer.rank) + " " + peer.why + " (generation " +

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <bit>
 #include <climits>
 #include <ctime>
 
@@ -30,10 +31,27 @@ void cpu_relax() {
 #endif
 }
 
-int allowed_cores() {
+std::string allowed_cores() {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return CPU_COUNT(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return "1";
+  std::string digits;
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu += 4) {
+    int digit = 0;
+    for (int bit = 0; bit < 4; ++bit) digit |= CPU_ISSET(cpu + bit, &set) ? 1 << bit : 0;
+    digits += "0123456789abcdef"[digit];
+  }
+  return digits.substr(0, digits.find_last_not_of('0') + 1);
+}
+
+int count_cores(const std::vector<std::string>& sets) {
+  std::vector<int> all;
+  for (const std::string& set : sets) {
+    if (all.size() < set.size()) all.resize(set.size(), 0);
+    for (std::size_t i = 0; i < set.size(); ++i) all[i] |= set[i] <= '9' ? set[i] - '0' : set[i] - 'a' + 10;
+  }
+  int count = 0;
+  for (const int digit : all) count += std::popcount(static_cast<unsigned>(digit));
+  return count;
 }
 
 }  // namespace bellows

@@ -15,9 +15,12 @@
 namespace bellows {
 namespace {
 
-constexpr Nanos kSpin = 50'000;       // a futex wake costs up to 60 us on a virtual machine
-constexpr Nanos kSlice = 20'000'000;  // between two looks at peers' lives
-constexpr double kDrainSeconds = 5;   // for calls still under way when a communicator is dropped
+constexpr Nanos kSpin = 50'000;                  // a futex wake costs up to 60 us on a virtual machine
+constexpr Nanos kSlice = 20'000'000;             // between two looks at peers' lives
+constexpr Nanos kLook = 1'000'000;               // between two looks of a progress thread that was busy just now
+constexpr int kLooks = 20;                       // before it sleeps until it is woken
+constexpr std::uint64_t kPromptBytes = 1 << 20;  // calls worth waking it for
+constexpr double kDrainSeconds = 5;              // for calls still under way when a communicator is dropped
 
 void copy_text(char* to, std::size_t size, const std::string& text) {
   const std::size_t n = std::min(size - 1, text.size());
@@ -70,13 +73,13 @@ class Group::ReadingGuard {
   Control& own_;
 };
 
-Group::Group(const World& world, std::unique_ptr<Reach> reach, Segment own, double timeout_s)
+Group::Group(const World& world, std::unique_ptr<Reach> reach, Segment own, double timeout_s, bool may_spin)
     : world_(world),
       reach_(std::move(reach)),
       segment_(std::move(own)),
       own_(reinterpret_cast<Control*>(segment_->data())),
       timeout_(from_seconds(timeout_s)),
-      spin_(world.world_size <= allowed_cores() ? kSpin : 0) {
+      spin_(may_spin ? kSpin : 0) {
   for (int r = 0; r < world_.world_size; ++r) controls_.push_back(r == world_.rank ? own_ : reach_->control(r));
   stats_.wait_by_peer.resize(world_.world_size);
 }
@@ -134,7 +137,7 @@ std::shared_ptr<Call> Group::submit(std::shared_ptr<Call> call, bool asynchronou
   }
   announce(*call);
   call->asynchronous = asynchronous;
-  bool driven;
+  bool driven, attentive;
   {
     MutexLock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
@@ -142,6 +145,7 @@ std::shared_ptr<Call> Group::submit(std::shared_ptr<Call> call, bool asynchronou
     to_read_.push_back(call);
     if (asynchronous) ++asynchronous_open_;
     driven = driving_;
+    attentive = attentive_;
   }
   submitted_.store(call->sequence, std::memory_order_seq_cst);
   if (world_.world_size == 1) {
@@ -155,7 +159,8 @@ std::shared_ptr<Call> Group::submit(std::shared_ptr<Call> call, bool asynchronou
       progress_ = std::thread([this] { progress_loop(); });
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
-    changed_.notify_all();
+    // Mostly the caller waits for a small call at once, and is through with it before another thread is up.
+    if (!driven && (call->bytes >= kPromptBytes || !attentive)) work_.notify_one();
   }
   if (driven) ring(*own_);  // the driver may be waiting for acknowledgements only
   return call;
@@ -215,23 +220,34 @@ void Group::drive_until(const Condition& condition) {
       driving_ = true;
     }
     step();
+    bool more;
     {
       MutexLock lock(mutex_);
       driving_ = false;
+      more = has_work() && condition();
     }
     changed_.notify_all();
+    if (more) work_.notify_one();  // what this caller leaves behind
   }
 }
 
 void Group::progress_loop() {
   pthread_setname_np(pthread_self(), "bellows-comm");
+  int looks = kLooks;
   while (true) {
     {
       MutexLock lock(mutex_);
-      while (!stop_ && (driving_ || (to_read_.empty() && asynchronous_open_ == 0))) changed_.wait(mutex_);
+      while (!stop_ && (driving_ || !has_work())) {
+        attentive_ = looks > 0;
+        if (attentive_)
+          --looks, work_.wait_for(mutex_, std::chrono::nanoseconds(kLook));
+        else
+          work_.wait(mutex_);
+      }
       if (stop_) return;
       driving_ = true;
     }
+    looks = kLooks;
     step();
     {
       MutexLock lock(mutex_);
@@ -603,7 +619,7 @@ void Group::close() {
     MutexLock lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
+  work_.notify_one();
   ring(*own_);
   if (progress_.joinable()) progress_.join();
   if (!unfinished.empty()) {

@@ -52,7 +52,7 @@ struct Call {
 /// driving. A call has two ends: `read` (this rank has read what it needs) and `done` (all peers have read ours).
 class Group {
  public:
-  Group(const World& world, std::unique_ptr<Reach> reach, Segment own, double timeout_s);
+  Group(const World& world, std::unique_ptr<Reach> reach, Segment own, double timeout_s, bool may_spin);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -113,6 +113,7 @@ class Group {
   void fail_all(std::exception_ptr error);
   void ring(Control& control);
   void progress_loop();
+  bool has_work() const BELLOWS_REQUIRES(mutex_) { return !to_read_.empty() || asynchronous_open_ > 0; }
   std::string suffix() const;
 
   const World world_;
@@ -138,8 +139,10 @@ class Group {
   std::atomic<std::uint64_t> bytes_from_peers_{0};
 
   mutable Mutex mutex_;
-  CondVar changed_;
+  CondVar changed_;  // a call has moved on, or nobody drives
+  CondVar work_;     // for the progress thread alone: there may be something for it
   bool driving_ BELLOWS_GUARDED_BY(mutex_) = false;
+  bool attentive_ BELLOWS_GUARDED_BY(mutex_) = false;  // the progress thread looks by itself every now and then
   bool stop_ BELLOWS_GUARDED_BY(mutex_) = false;
   std::deque<std::shared_ptr<Call>> to_read_ BELLOWS_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Call>> to_acknowledge_ BELLOWS_GUARDED_BY(mutex_);

@@ -20,6 +20,7 @@ class ReduceScatter {
   }
 
   void add_up() {
+    if (args_.results.empty()) return;
     std::size_t compact = 0;
     for (const Interval& interval : args_.mine) {
       for (std::size_t begin = interval.begin; begin < interval.end; begin += kStretch) {
@@ -95,13 +96,15 @@ class ReduceScatter {
     for (const LanePiece& piece : args_.pieces)
       sources.push_back(window_.base[piece.rank] + piece.offset + (element - args_.origin) * element_);
     for (const LocalPiece& result : args_.results) results.push_back(local(result, element, compact));
-    // Past the caches only where the sum is larger than they are and its place has not been read just now.
-    const bool streaming = bytes() >= kStreamingBytes && !results.empty() &&
+    // Past the caches where the sum is larger than they are, and where peers are to read it next (it lies in a window):
+    // a line that another core holds modified is the slowest of all to read. Never onto a place that was read just now.
+    const bool streaming = bytes() >= (args_.results[0].in_place ? kStreamingWindowBytes : kStreamingBytes) &&
                            std::find(sources.begin(), sources.end(), results[0]) == sources.end();
     run_fold(program_, args_.dtype, sources.data(), results.data(), count, streaming);
   }
 
   static constexpr std::size_t kStreamingBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kStreamingWindowBytes = std::size_t{16} << 10;
 
   Group& group_;
   const MappedWindow& window_;

@@ -20,6 +20,7 @@ struct Introduction {
   std::int32_t fd = -1;          ///< control segment
   std::uint64_t inode = 0;
   std::uint64_t token = 0;  ///< of the control segment within the process
+  std::string cores;             ///< processors that the rank may use, one hex digit for four
 
   std::string encode() const;
   static Introduction decode(const std::string& blob);
