@@ -124,7 +124,7 @@ void Progress::show() {
   Nanos told_at = now_ns();
   while (true) {
     const bool last = closing_;
-    const std::vector<Event> events = coordinator_.events(seen, Deadline::after(last ? 0 : 0.2));
+    const std::vector<Event> events = coordinator_.events(seen, Deadline::after(last ? 0 : 0.1));
     for (const Event& event : events) {
       seen = event.seq;
       if (events_) std::fprintf(events_, "%s\n", event_json(event).c_str());

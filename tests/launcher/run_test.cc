@@ -242,7 +242,7 @@ TEST_F(RunTest, AKilledRankIsReplacedAndTheStepsGoOn) {
 
 TEST_F(RunTest, AStoppedRankIsLostWithinTheHeartbeatLimitAndEnded) {
   Process run(std::vector<std::string>{"bellows", "run", "-n", "3", "--min", "1", "--heartbeat-limit", "1"} +
-                  rank({"--steps", "200", "--at", "20:1:stop"}),
+                  rank({"--steps", "40", "--at", "20:1:stop"}),
               environment());
   EXPECT_EQ(run.wait(), 0) << run.err();
   EXPECT_THAT(run.err(), HasSubstr("was not heard of"));
