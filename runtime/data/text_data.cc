@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "bellows/base/check.h"
 #include "bellows/base/digest.h"
@@ -19,7 +20,7 @@ namespace {
 class Mapping {
  public:
   explicit Mapping(const std::string& path) : path_(path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block
     if (fd < 0) throw UserError("cannot read data file '" + path + "': " + std::strerror(errno));
     struct stat info {};
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -79,23 +80,23 @@ TextData::TextData(const std::vector<std::string>& files, int seq, std::uint64_t
     : impl_(std::make_unique<Impl>()) {
   if (files.empty()) throw UserError("no data files given");
   if (seq < 1) throw UserError("sequences must have at least one token, not " + std::to_string(seq));
+  if (!(held_out >= 0 && held_out < 1))
+    throw UserError("the held-out share must be at least 0 and below 1, not " + std::to_string(held_out));
   impl_->seq = seq;
-  std::size_t longest = 0;
+  const std::size_t needed = static_cast<std::size_t>(seq) + 1;  // the last target is the byte after the last input
   for (const std::string& path : files) {
     Mapping file(path);
-    longest = std::max(longest, file.size());
-    const std::int64_t sequences = (static_cast<std::int64_t>(file.size()) - 1) / seq;   // each needs one byte more
+    if (file.size() < needed)
+      throw UserError("data file '" + path + "' has " + std::to_string(file.size()) + " bytes; one sequence of " +
+                      std::to_string(seq) + " needs " + std::to_string(needed) + ": give more text or a smaller --seq");
+    const std::int64_t sequences = (static_cast<std::int64_t>(file.size()) - 1) / seq;
     // Whole sequences from the end; at least one is left to train on.
     const auto wanted = static_cast<std::int64_t>(static_cast<double>(sequences) * held_out + 0.5);
-    const std::int64_t kept = std::clamp<std::int64_t>(wanted, 0, std::max<std::int64_t>(sequences - 1, 0));
+    const std::int64_t kept = std::min(wanted, sequences - 1);
     impl_->train += sequences - kept;
     impl_->held_out += kept;
     impl_->parts.push_back({std::move(file), sequences - kept, kept});
   }
-  if (impl_->train == 0)
-    throw UserError("data file '" + files[0] + "'" + (files.size() > 1 ? " and the others have" : " has") + " at most " +
-                    std::to_string(longest) + " bytes; one sequence of " + std::to_string(seq) + " needs " +
-                    std::to_string(seq + 1) + ": give more text or a smaller --seq");
   impl_->order = std::make_unique<ShuffledOrder>(seed, impl_->train);
 }
 TextData::~TextData() = default;
@@ -136,8 +137,7 @@ std::string TextData::fingerprint() const {
       if (span == 0) break;
     }
   }
-  return "text " + digest.hex() + " sequences " + std::to_string(impl_->train) + "+" +
-         std::to_string(impl_->held_out);
+  return "text " + digest.hex() + " sequences " + std::to_string(impl_->train) + "+" + std::to_string(impl_->held_out);
 }
 
 }  // namespace bellows

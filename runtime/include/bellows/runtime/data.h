@@ -24,7 +24,7 @@ class ShuffledOrder {
 /// `held_out` share of every file (whole sequences) is kept for evaluation and never trained on.
 class TextData {
  public:
-  /// Throws UserError naming the file if it is missing, unreadable, empty, or all of it shorter than one sequence.
+  /// Throws UserError naming the file and its size if it is missing, unreadable, empty or shorter than one sequence.
   TextData(const std::vector<std::string>& files, int seq, std::uint64_t seed, double held_out = 0.05);
   ~TextData();
   TextData(TextData&&) noexcept;
