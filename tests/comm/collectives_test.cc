@@ -163,7 +163,8 @@ void reduce_everything(Communicator& comm, Arena& arena) {
 class Collectives : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   void run(const Body& body) {
-    const auto [transport, world_size] = GetParam();
+    const std::string transport = std::get<0>(GetParam());
+    const int world_size = std::get<1>(GetParam());
     const auto outcomes = run_on(transport, world_size, [&](int rank, Communicator& comm) {
       require(comm.transport() == transport, "the transport that was asked for");
       std::string text = body(rank, comm);
