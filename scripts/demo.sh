@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 out=$here/bellows-out
 data=()
 prove=no
-steps=${BELLOWS_DEMO_STEPS:-500}
+steps=${BELLOWS_DEMO_STEPS:-700}
 
 usage() {
   cat <<EOF
@@ -57,12 +57,12 @@ job=$!
 trap 'kill $job 2>/dev/null || true' EXIT
 
 # Once the world has settled and half the steps are done, one rank is killed: what any machine does sooner or later.
-committed() { tail -n 1 "$out/metrics.jsonl" 2>/dev/null | sed -n 's/^{"step":\([0-9]*\),.*/\1/p'; }
+committed() { tail -n 1 "$out/metrics.jsonl" 2>/dev/null | sed -n 's/^{"step":\([0-9]*\),.*/\1/p' || true; }
 victim=""
 while kill -0 $job 2>/dev/null; do
   step=$(committed); step=${step:-0}
   if [ -z "$victim" ] && [ "$step" -ge $((steps * 55 / 100)) ]; then
-    victim=$("$bin/bellows" ctl status --json --job demo-$$ | tr ',{' '\n\n' | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | tail -n 1 || true)
+    victim=$("$bin/bellows" ctl status --job demo-$$ | awk '$5 == "training" {pid = $4} END {print pid}' || true)
     if [ -n "$victim" ]; then
       printf '\n== At step %s: killing the process of one rank (pid %s) on purpose\n' "$step" "$victim"
       kill -KILL "$victim" 2>/dev/null || true
