@@ -133,6 +133,7 @@ class Training {
 
     peak_flops_ = world_peak(*comm_, rank_peak(world_, options_.engine.precision, session_.pool.threads()));
     if (world_.rank == 0) {
+      if (before_generation_ == 0 && hooks_.on_start) hooks_.on_start(engine_, world_);
       const bool first = generation_ == 1 || before_generation_ == 0;
       metrics_.open(options_.metrics, first && entry.source == EntryResult::Source::kInitial);
       if (entry.source == EntryResult::Source::kCheckpoint)

@@ -15,11 +15,27 @@ namespace {
 
 using namespace bellows;
 
-void print_plan(const gpt::GptOptions& options, const ParameterSet& parameters, std::size_t activations) {
+/// What the model is, and where its bytes are: allocated on this rank beside the formula of docs/memory.md.
+void print_plan(const gpt::GptOptions& options, const Engine& engine, int world_size, std::size_t activations) {
+  const ParameterSet& parameters = engine.parameters();
   std::fprintf(stderr, "%s: %.2f M parameters, %.3g FLOPs per token\n", gpt::describe(options.model).c_str(),
                static_cast<double>(parameters.total()) * 1e-6, options.train.flops_per_token);
-  std::fprintf(stderr, "activations and scratch of this rank: %s\n",
-               human_bytes(static_cast<double>(activations)).c_str());
+  const int states = static_cast<int>(options.make_optimizer()->state_names().size());
+  const auto planned = plan_memory(parameters, engine.options(), states, world_size);
+  const auto allocated = engine.memory();
+  std::fprintf(stderr, "memory of rank 0 of %d, ZeRO-%d, %s:\n  %-24s %12s %12s\n", world_size, engine.options().stage,
+               name_of(engine.options().precision).data(), "", "allocated", "formula");
+  double sum = 0;
+  for (std::size_t i = 0; i < allocated.size(); ++i) {
+    sum += static_cast<double>(allocated[i].bytes);
+    if (allocated[i].bytes + planned[i].bytes == 0) continue;
+    std::fprintf(stderr, "  %-24s %12s %12s\n", allocated[i].name.c_str(),
+                 human_bytes(static_cast<double>(allocated[i].bytes)).c_str(),
+                 human_bytes(static_cast<double>(planned[i].bytes)).c_str());
+  }
+  std::fprintf(stderr, "  %-24s %12s\n  %-24s %12s\n", "activations and scratch",
+               human_bytes(static_cast<double>(activations)).c_str(), "sum",
+               human_bytes(sum + static_cast<double>(activations)).c_str());
 }
 
 /// One line per step on a pipe, one redrawn line on a terminal; the launcher draws its own and asks for none.
@@ -65,14 +81,12 @@ int train(int argc, char** argv) {
   const ParameterSet parameters = trainer.parameters();
 
   Progress progress(settings.steps);
-  bool planned = false;
   TrainHooks hooks;
   if (trainer.source().held_out_samples > 0) hooks.evaluate = [&](Step& step) { trainer.step(step); };
-  hooks.on_step = [&](const StepRecord& record) {
-    if (!planned) print_plan(options, parameters, trainer.model().bytes());
-    planned = true;
-    progress.show(record);
+  hooks.on_start = [&](const Engine& engine, const World& world) {
+    print_plan(options, engine, world.world_size, trainer.model().bytes());
   };
+  hooks.on_step = [&](const StepRecord& record) { progress.show(record); };
   hooks.on_evaluation = [&](std::int64_t step, float loss) { progress.evaluation(step, loss); };
   hooks.on_finish = [&](Engine& engine) {
     if (options.sample <= 0 || options.model.vocab != 256) return;

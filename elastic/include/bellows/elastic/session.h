@@ -40,6 +40,8 @@ struct StepRecord {
 };
 
 struct TrainHooks {
+  /// Rank 0 only, when it enters its first generation: parameters and buffers stand, no step has run.
+  std::function<void(const Engine&, const World&)> on_start;
   /// Forward only, on held-out samples; see Engine::evaluate. Empty: no evaluation.
   std::function<void(Step&)> evaluate;
   /// Rank 0 only, after each committed step.
