@@ -6,7 +6,6 @@
 #include "bellows/base/log.h"
 #include "bellows/base/memory.h"
 #include "bellows/runtime/memory_plan.h"
-#include "flops.h"
 #include "options.h"
 #include "sample.h"
 #include "trainer.h"
@@ -72,7 +71,6 @@ int train(int argc, char** argv) {
                            ? gpt::synthetic_source(options.model.vocab, options.model.seq, options.seed)
                            : gpt::text_source(options.data, options.model.seq, options.seed);
   TrainOptions settings = options.train;
-  settings.flops_per_token = gpt::model_flops_per_token(options.model);
   settings.engine.job_fingerprint = source.fingerprint + ";global_batch=" +
                                     std::to_string(settings.engine.global_batch()) +
                                     ";seq=" + std::to_string(options.model.seq) + ";seed=" + std::to_string(options.seed);
