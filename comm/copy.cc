@@ -28,7 +28,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, bool st
   }
 #endif
   (void)streaming;
-  std::memcpy(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);  // empty parts may have no address
 }
 
 }  // namespace bellows

@@ -105,7 +105,7 @@ void all_to_all(Group& group, CallKind kind, const std::vector<std::span<const s
                     "mismatched collectives: " + std::string(what) + ": rank " + std::to_string(r) + " sends " +
                         std::to_string(entry.total) + " bytes, rank " + std::to_string(me) + " expects " +
                         std::to_string(receive[r].size()));
-      std::memcpy(receive[r].data() + got[r], half + entry.offset, entry.bytes);
+      copy_bytes(receive[r].data() + got[r], half + entry.offset, entry.bytes, false);
       got[r] += entry.bytes;
       group.count_bytes_from_peers(entry.bytes);
       if (theirs.more) more = true;
@@ -159,7 +159,7 @@ void staged_broadcast(Group& group, std::span<std::byte> data, int root, const c
       copy_bytes(group.own().staging(call->staging_half), data.data() + at, bytes, false);
     } else {
       call->on_arrival = [&, raw, bytes](int r) {
-        std::memcpy(data.data() + at, group.peer(r).staging(group.announcement(r, *raw).payload_slot % 2), bytes);
+        copy_bytes(data.data() + at, group.peer(r).staging(group.announcement(r, *raw).payload_slot % 2), bytes, false);
         group.count_bytes_from_peers(bytes);
       };
     }
