@@ -474,7 +474,10 @@ void MicroBatch::report(double loss_sum, std::int64_t tokens) {
   engine_->impl_->reported = true;
 }
 AccountScope MicroBatch::data_wait() {
-  engine_->impl_->fire("data");
+  {
+    const AccountScope waiting(engine_->impl_->accounts, Account::kDataWait);   // a slow source is slow here too
+    engine_->impl_->fire("data");
+  }
   return AccountScope(engine_->impl_->accounts, Account::kDataWait);
 }
 
