@@ -287,14 +287,16 @@ class CoordinatedMember final : public Member, private Bootstrap {
     v1::Signals reply;
     while (!failures.empty()) {
       failures.front().set_id(id_);
-      if (!rpc_.call(failures.front(), &reply, 2).ok()) {
+      const CallResult result = rpc_.call(failures.front(), &reply, 2);
+      if (!result.ok() && !undeliverable(result)) {
         MutexLock lock(mutex_);
         failures_.insert(failures_.begin(), failures.begin(), failures.end());
         return false;
       }
       failures.pop_front();
     }
-    if (!rpc_.call(request, &reply, 2).ok()) return false;
+    const CallResult result = rpc_.call(request, &reply, 2);
+    if (!result.ok() && !undeliverable(result)) return false;
     {
       MutexLock lock(mutex_);
       if (!reply.unknown()) {
@@ -302,7 +304,14 @@ class CoordinatedMember final : public Member, private Bootstrap {
         changes_.erase(changes_.begin(), changes_.begin() + request.changes_size());
       }
     }
-    apply(from_wire(reply));
+    if (result.ok()) apply(from_wire(reply));
+    return true;
+  }
+
+  /// The message itself is at fault: sending it again would only hold up those behind it.
+  bool undeliverable(const CallResult& result) {
+    if (result.kind != CallResult::Kind::kFailed) return false;
+    log::warn("the coordinator at {} cannot read a report, it is dropped: {}", options_.coordinator, result.what);
     return true;
   }
 

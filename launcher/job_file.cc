@@ -14,6 +14,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bellows/base/log.h"
+
 namespace bellows {
 namespace fs = std::filesystem;
 namespace {
@@ -37,34 +39,55 @@ unsigned long long start_time(long pid) {
 
 }  // namespace
 
-std::string job_directory() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  const std::string path =
-      runtime && *runtime ? fmt::format("{}/bellows", runtime) : fmt::format("/tmp/bellows-{}", ::getuid());
+namespace {
+
+/// Makes `path` if it is not there; empty if it cannot be used, with the reason in `*why`.
+std::string own_directory(const std::string& path, std::string* why) {
   ::mkdir(path.c_str(), 0700);
   struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0)
-    throw UserError(
-        fmt::format("cannot make {}: {} (set XDG_RUNTIME_DIR to a directory of yours)", path, std::strerror(errno)));
-  if (!S_ISDIR(info.st_mode) || info.st_uid != ::getuid() || (info.st_mode & 0077) != 0)
-    throw UserError(
-        fmt::format("{} is not a directory that only this user can use; remove it or set XDG_RUNTIME_DIR", path));
+  if (::lstat(path.c_str(), &info) != 0) {
+    *why = fmt::format("cannot make {}: {}", path, std::strerror(errno));
+  } else if (!S_ISDIR(info.st_mode) || info.st_uid != ::getuid() || (info.st_mode & 0077) != 0) {
+    *why = path + " is not a directory that only this user can use";
+  } else {
+    return path;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string job_directory() {
+  std::string why;
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime && *runtime) {
+    // Often set for a session that is not there, as under sudo: then /tmp will do.
+    const std::string path = own_directory(fmt::format("{}/bellows", runtime), &why);
+    if (!path.empty()) return path;
+  }
+  const std::string path = own_directory(fmt::format("/tmp/bellows-{}", ::getuid()), &why);
+  if (path.empty()) throw UserError(why + " (XDG_RUNTIME_DIR names another place)");
   return path;
 }
 
 PublishedJob::PublishedJob(JobFile file) {
   file.pid = ::getpid();
   file.born = start_time(file.pid);
-  path_ = job_directory() + "/" + file.job + ".json";
-  const std::string draft = path_ + ".new";
   const nlohmann::json json = {{"job", file.job}, {"address", file.address}, {"token", file.token},
                                {"pid", file.pid}, {"born", file.born},       {"command", file.command}};
   const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0 || ::write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    throw UserError(fmt::format("cannot write {}: {}", draft, std::strerror(errno)));
-  ::close(fd);
-  fs::rename(draft, path_);
+  try {
+    path_ = job_directory() + "/" + file.job + ".json";
+    const std::string draft = path_ + ".new";
+    const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    const int error = errno;
+    if (fd >= 0) ::close(fd);
+    if (!written) throw UserError(fmt::format("cannot write {}: {}", draft, std::strerror(error)));
+    fs::rename(draft, path_);
+  } catch (const std::exception& error) {
+    log::warn("bellows ctl will need --coordinator {} and the token to find this job: {}", file.address, error.what());
+  }
 }
 
 PublishedJob::~PublishedJob() {

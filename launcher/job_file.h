@@ -16,11 +16,12 @@ struct JobFile {
   std::string command;
 };
 
-/// Where the files of this user's jobs are: $XDG_RUNTIME_DIR/bellows, else /tmp/bellows-<uid>.
-/// Throws UserError if somebody else owns it.
+/// Where the files of this user's jobs are: $XDG_RUNTIME_DIR/bellows if that can be, else /tmp/bellows-<uid>.
+/// Throws UserError if neither is a directory of this user's alone.
 std::string job_directory();
 
-/// Writes the file of this process' job (pid and born are filled in); removes it when it goes out of scope.
+/// Writes the file of this process' job (pid and born are filled in); removes it when it goes out of scope. If that
+/// cannot be done it says so and the job runs all the same.
 class PublishedJob {
  public:
   explicit PublishedJob(JobFile file);

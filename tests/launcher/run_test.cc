@@ -322,6 +322,12 @@ TEST_F(RunTest, TheJobFileIsForItsOwnerOnly) {
   EXPECT_EQ(run.wait(), 0);
 }
 
+TEST_F(RunTest, AMissingRuntimeDirectoryIsNoObstacle) {
+  Process run(std::vector<std::string>{"bellows", "run", "-n", "1"} + rank({"--steps", "3"}),
+              {{"XDG_RUNTIME_DIR", folder_ + "/not/there"}});
+  EXPECT_EQ(run.wait(), 0) << run.err();
+}
+
 TEST_F(RunTest, ABusyPortIsNamed) {
   Process first(std::vector<std::string>{"bellows", "run", "-n", "1"} + rank({"--steps", "100000"}), environment());
   ASSERT_TRUE(traced("generation 1")) << first.err();
