@@ -279,10 +279,11 @@ TEST_P(Failures, ARankThatThrowsWithWorkUnderWayEndsItForAll) {
 }
 
 TEST_P(Failures, AnOrdinaryEndDisturbsNobody) {
+  std::vector<SharedMemory> memories;
+  for (int r = 0; r < 4; ++r) memories.emplace_back(1 << 16);
   for (int turn = 0; turn < 20; ++turn) {
     const auto outcomes = run_on(transport(), 4, [&](int rank, Communicator& comm) -> std::string {
-      SharedMemory* memory = new SharedMemory(1 << 16);  // lives on until the process ends
-      const Window window = comm.expose(*memory, 0, memory->size());
+      const Window window = comm.expose(memories[rank], 0, memories[rank].size());
       std::vector<float> sum(1 << 14);
       const Work work = add_all(comm, window, sum, "last reduce_scatter");
       if ((rank + turn) % 4 == 0) usleep(2000);
