@@ -1,13 +1,11 @@
 // A save is collective: every rank writes its shard into a hidden directory, rank 0 adds the manifest, and one rename
-// publishes all of it. Whatever goes wrong before the rename leaves nothing but a hidden directory, which is removed now or,
-// after a kill, by the next save.
+// publishes all of it. Whatever goes wrong before the rename leaves nothing but a hidden directory, which is removed
+// now or, after a kill, by the next save. Its name holds the generation, so a rank that was left behind by a change of
+// the world cannot write into a newer save.
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <set>
 
-#include "bellows/base/digest.h"
 #include "bellows/base/log.h"
 #include "bellows/runtime/checkpoint.h"
 #include "checkpoint/files.h"
@@ -19,121 +17,131 @@ namespace fs = std::filesystem;
 namespace bellows {
 namespace {
 
-using Json = nlohmann::json;
+/// What all ranks know after a part of the save: each rank's text, or the first rank's reason why it failed.
+struct Agreement {
+  std::vector<std::string> texts;
+  std::string error;
+};
 
-std::string encode(const std::string& name, const WrittenShard& shard) {
-  Json json;
-  json["name"] = name;
-  json["bytes"] = shard.file_bytes;
-  json["pieces"] = Json::array();
-  for (const WrittenPiece& p : shard.pieces)
-    json["pieces"].push_back({p.kind, p.range.begin, p.range.end, p.offset, p.checksum});
-  return json.dump();
+// Runs `part` here and tells everybody how it went. Only CommError gets through.
+template <class Part>
+Agreement agree(Communicator& comm, const char* what, const Part& part) {
+  std::string mine;
+  try {
+    mine = "+" + part();
+  } catch (const std::exception& failure) {
+    mine = "!rank " + std::to_string(comm.world().rank) + ": " + failure.what();
+  }
+  Agreement all;
+  for (const std::string& text : comm.all_gather_blobs(mine, what)) {
+    if (text.front() == '!' && all.error.empty()) all.error = text.substr(1);
+    all.texts.push_back(text.substr(1));
+  }
+  return all;
 }
 
-Manifest::File decode(const std::string& text) {
-  const Json json = Json::parse(text);
-  Manifest::File file;
-  file.name = json.at("name");
-  file.bytes = json.at("bytes");
-  for (const Json& p : json.at("pieces")) file.pieces.push_back({p[0], {p[1], p[2]}, p[3], p[4]});
-  return file;
-}
-
-void write_manifest(const std::string& path, const std::string& text) {
+void write_text(const std::string& path, const std::string& text) {
   OutputFile file(path, text.size());
   file.write(std::as_bytes(std::span(text)));
   file.finish();
 }
 
-void remove_quietly(const fs::path& path) {
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
+void make_durable_directory(const fs::path& path) {
+  if (path.empty() || fs::is_directory(path)) return;
+  if (fs::exists(path)) throw UserError("'" + path.string() + "' is not a directory");
+  make_durable_directory(path.parent_path());
+  std::error_code error;
+  fs::create_directory(path, error);
+  if (error) throw UserError("cannot create the directory '" + path.string() + "': " + error.message());
+  sync_directory(path.has_parent_path() ? path.parent_path().string() : ".");
 }
 
-// Runs a part of the save on one rank and agrees with the others on how it went: the first reason, or empty.
-template <class Part>
-std::string agree(Communicator& comm, const char* what, std::string* mine, const Part& part) {
-  std::string error;
-  try {
-    part();
-  } catch (const UserError& failure) {
-    error = failure.what();
-  } catch (const fs::filesystem_error& failure) {
-    error = failure.what();
+Manifest manifest_of(const CheckpointMeta& meta, const ParameterSet& parameters,
+                     const std::vector<std::string>& files) {
+  Manifest manifest;
+  manifest.meta = meta;
+  manifest.elements = parameters.total();
+  for (const std::string& file : files) manifest.files.push_back(Manifest::decode_file(file));
+  return manifest;
+}
+
+// Keeps the newest `keep` that can be opened, and `published` whatever its number. A damaged one counts for nothing,
+// so it never pushes out a sound one.
+void remove_old(const std::string& directory, const std::string& published, int keep) {
+  const auto paths = step_directories(directory);
+  if (!paths) return log::warn("old checkpoints stay: {}", paths.error());
+  int sound = 0;
+  for (const std::string& path : paths.value()) {
+    if (path == published)
+      ++sound;
+    else if (sound < keep)
+      sound += CheckpointReader::open(path).ok();
+    else
+      remove_published(path);
   }
-  std::string first;
-  const std::string blob = error.empty() ? "+" + *mine : "!rank " + std::to_string(comm.world().rank) + ": " + error;
-  std::string all;
-  for (const std::string& text : comm.all_gather_blobs(blob, what)) {
-    if (text[0] == '!' && first.empty()) first = text.substr(1);
-    all += text.substr(1) + "\n";
-  }
-  *mine = all;
-  return first;
 }
 
 }  // namespace
 
-Checkpointer::Checkpointer(std::string directory, int keep) : directory_(std::move(directory)), keep_(std::max(keep, 1)) {}
+Checkpointer::Checkpointer(std::string directory, int keep)
+    : directory_(std::move(directory)), keep_(std::max(keep, 1)) {
+  while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
+}
 
 Result<std::string> Checkpointer::save(Communicator& comm, const CheckpointMeta& meta, const ParameterSet& parameters,
                                        const std::vector<CheckpointPiece>& pieces) {
   const World& world = comm.world();
-  const fs::path final_path = fs::path(directory_) / step_directory_name(meta.step);
-  const fs::path hidden = fs::path(directory_) / ("." + step_directory_name(meta.step) + ".partial");
+  const std::string final_path = (fs::path(directory_) / step_directory_name(meta.step)).string();
+  const std::string partial = (fs::path(directory_) / partial_name(meta.step, world.generation)).string();
+  const auto clean = [&] {
+    std::error_code ignored;
+    if (world.rank == 0) fs::remove_all(partial, ignored);
+  };
+  const auto on_rank_0 = [&](const auto& part) {
+    return [&]() -> std::string {
+      if (world.rank == 0) part();
+      return "";
+    };
+  };
 
-  std::string nothing;
-  std::string error = agree(comm, "checkpoint: preparing", &nothing, [&] {
-    if (world.rank != 0) return;
-    fs::create_directories(directory_);
-    for (const auto& entry : fs::directory_iterator(directory_))   // what killed saves left behind
-      if (is_partial_name(entry.path().filename().string())) remove_quietly(entry.path());
-    fs::create_directory(hidden);
-  });
-
-  std::string files;
-  if (error.empty()) {
-    const std::string name =
-        "shard-" + std::to_string(world.rank) + "-of-" + std::to_string(world.world_size) + ".safetensors";
-    std::string mine;
-    error = agree(comm, "checkpoint: writing shards", &mine, [&] {
-      mine = encode(name, write_shard((hidden / name).string(), meta.kinds, pieces));
-    });
-    files = mine;
+  Agreement all;
+  try {
+    all = agree(comm, "checkpoint: preparing", on_rank_0([&] {
+                  make_durable_directory(directory_);
+                  remove_partials(directory_);
+                  std::error_code error;
+                  fs::create_directory(partial, error);
+                  if (error) throw UserError("cannot create the directory '" + partial + "': " + error.message());
+                }));
+    if (all.error.empty())
+      all = agree(comm, "checkpoint: writing shards", [&] {
+        std::error_code ignored;
+        if (!fs::is_directory(partial, ignored))
+          throw UserError("'" + partial +
+                          "', made by rank 0, is not there on this host: checkpoints need a directory "
+                          "that all hosts share");
+        const std::string name =
+            "shard-" + std::to_string(world.rank) + "-of-" + std::to_string(world.world_size) + ".safetensors";
+        return Manifest::encode_file({name, write_shard((fs::path(partial) / name).string(), meta.kinds, pieces)});
+      });
+    if (all.error.empty())
+      all = agree(comm, "checkpoint: publishing", on_rank_0([&] {
+                    const std::string text = manifest_of(meta, parameters, all.texts).encode(parameters);
+                    if (const auto check = Manifest::decode(text); !check)
+                      throw UserError("the pieces that were saved make no checkpoint: " + check.error());
+                    write_text((fs::path(partial) / "manifest.json").string(), text);
+                    publish(directory_, partial, meta.step);
+                  }));
+  } catch (const CommError&) {
+    clean();
+    throw;
   }
-  if (error.empty()) {
-    error = agree(comm, "checkpoint: publishing", &nothing, [&] {
-      if (world.rank != 0) return;
-      Manifest manifest;
-      manifest.meta = meta;
-      manifest.elements = parameters.total();
-      for (std::size_t at = 0; at < files.size();) {
-        const std::size_t end = files.find('\n', at);
-        manifest.files.push_back(decode(files.substr(at, end - at)));
-        at = end + 1;
-      }
-      const std::string text = manifest.encode(parameters);
-      if (auto check = Manifest::decode(text); !check) throw UserError("checkpoint is incomplete: " + check.error());
-      write_manifest((hidden / "manifest.json").string(), text);
-      sync_directory(hidden.string());
-      // A step that is saved again (after a rollback) replaces the earlier one, which stays whole until the rename.
-      const fs::path old = fs::path(directory_) / ("." + step_directory_name(meta.step) + ".old.partial");
-      if (fs::exists(final_path)) fs::rename(final_path, old);
-      fs::rename(hidden, final_path);
-      sync_directory(directory_);
-      remove_quietly(old);
-    });
+  if (!all.error.empty()) {
+    clean();
+    return Result<std::string>::failure(all.error);
   }
-  if (!error.empty()) {
-    if (world.rank == 0) remove_quietly(hidden);
-    return Result<std::string>::failure(error);
-  }
-  if (world.rank == 0) {
-    const std::vector<std::string> complete = step_directories(directory_);   // newest first
-    for (std::size_t i = static_cast<std::size_t>(keep_); i < complete.size(); ++i) remove_quietly(complete[i]);
-  }
-  return final_path.string();
+  if (world.rank == 0) remove_old(directory_, final_path, keep_);
+  return final_path;
 }
 
 }  // namespace bellows

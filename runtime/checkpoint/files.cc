@@ -81,8 +81,8 @@ std::string InputFile::read(std::uint64_t offset, std::span<std::byte> out) cons
     return "'" + path_ + "' is truncated: it has " + std::to_string(size_) + " bytes, " +
            std::to_string(offset + out.size()) + " are needed";
   while (!out.empty()) {
-    const ssize_t n = pread(fd_, out.data(), std::min<std::size_t>(out.size(), std::size_t{1} << 30),
-                            static_cast<off_t>(offset));
+    const ssize_t n =
+        pread(fd_, out.data(), std::min<std::size_t>(out.size(), std::size_t{1} << 30), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return "reading '" + path_ + "': " + reason();
     if (n == 0) return "'" + path_ + "' became shorter while it was read";
@@ -95,7 +95,7 @@ std::string InputFile::read(std::uint64_t offset, std::span<std::byte> out) cons
 void sync_directory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) throw UserError("cannot open directory '" + path + "': " + reason());
-  const bool ok = fsync(fd) == 0;
+  const bool ok = fsync(fd) == 0 || errno == EINVAL;  // some file systems know no fsync of a directory
   const int error = errno;
   close(fd);
   if (!ok) throw UserError("syncing directory '" + path + "': " + std::strerror(error));

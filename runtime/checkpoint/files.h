@@ -21,7 +21,7 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   void write(std::span<const std::byte> bytes);
-  void finish();   ///< fsync and close
+  void finish();  ///< fsync and close
 
  private:
   [[noreturn]] void fail(const char* doing);

@@ -1,6 +1,7 @@
 #include "checkpoint/manifest.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "bellows/base/digest.h"
@@ -12,37 +13,98 @@ using Json = nlohmann::ordered_json;
 
 std::string checksum(const std::string& text) { return hex64(xxh64(std::as_bytes(std::span(text)))); }
 
-std::string fault_in(const Manifest& m) {
-  std::vector<std::pair<Interval, int>> all;
-  for (const Manifest::File& file : m.files) {
-    if (file.name.empty() || file.name.find('/') != std::string::npos || file.name[0] == '.')
-      return "it names the file '" + file.name + "', which cannot be in its directory";
-    for (const WrittenPiece& piece : file.pieces) {
-      if (piece.kind < 0 || piece.kind >= static_cast<int>(m.meta.kinds.size())) return "a piece has an unknown kind";
-      if (piece.range.begin > piece.range.end || piece.range.end > m.elements) return "a piece lies outside the model";
-      if (piece.offset > file.bytes || piece.range.size() > (file.bytes - piece.offset) / sizeof(float))
-        return "a piece lies outside its file '" + file.name + "'";
-      all.push_back({piece.range, piece.kind});
-    }
+std::uint64_t parse_hex(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || end != text.data() + text.size()) throw UserError("'" + text + "' is not a checksum");
+  return value;
+}
+
+// nlohmann would turn -1 and 1e30 into some unsigned number without a word.
+std::uint64_t unsigned_number(const Json& json) {
+  if (!json.is_number_unsigned()) throw UserError(json.dump() + " is not a count");
+  return json.get<std::uint64_t>();
+}
+
+Json file_to_json(const Manifest::File& file) {
+  Json pieces = Json::array();
+  for (const WrittenPiece& piece : file.shard.pieces) {
+    Json sums = Json::array();
+    for (const std::uint64_t sum : piece.checksums) sums.push_back(hex64(sum));
+    pieces.push_back({{"kind", piece.kind},
+                      {"begin", piece.range.begin},
+                      {"end", piece.range.end},
+                      {"offset", piece.offset},
+                      {"xxh64", std::move(sums)}});
   }
-  for (int kind = 0; kind < static_cast<int>(m.meta.kinds.size()); ++kind) {
-    std::vector<Interval> ranges;
-    for (const auto& [range, k] : all)
-      if (k == kind && range.size() > 0) ranges.push_back(range);
+  return {{"name", file.name},
+          {"bytes", file.shard.bytes},
+          {"header_bytes", file.shard.header_bytes},
+          {"header_xxh64", hex64(file.shard.header_checksum)},
+          {"pieces", std::move(pieces)}};
+}
+
+Manifest::File file_from_json(const Json& json) {
+  Manifest::File file;
+  file.name = json.at("name").get<std::string>();
+  file.shard.bytes = unsigned_number(json.at("bytes"));
+  file.shard.header_bytes = unsigned_number(json.at("header_bytes"));
+  file.shard.header_checksum = parse_hex(json.at("header_xxh64").get<std::string>());
+  for (const Json& p : json.at("pieces")) {
+    WrittenPiece piece;
+    piece.kind = p.at("kind").get<int>();
+    piece.range = {unsigned_number(p.at("begin")), unsigned_number(p.at("end"))};
+    piece.offset = unsigned_number(p.at("offset"));
+    for (const Json& sum : p.at("xxh64")) piece.checksums.push_back(parse_hex(sum.get<std::string>()));
+    file.shard.pieces.push_back(std::move(piece));
+  }
+  return file;
+}
+
+std::string fault_in_file(const Manifest::File& file, const Manifest& m) {
+  const std::string in_file = " in '" + file.name + "'";
+  if (file.name.empty() || file.name.find('/') != std::string::npos || file.name[0] == '.')
+    return "it names the file '" + file.name + "', which cannot be in its directory";
+  std::uint64_t at = file.shard.header_bytes;
+  for (const WrittenPiece& piece : file.shard.pieces) {
+    if (piece.kind < 0 || piece.kind >= static_cast<int>(m.meta.kinds.size()))
+      return "a piece" + in_file + " has an unknown kind";
+    if (piece.range.begin >= piece.range.end || piece.range.end > m.elements)
+      return "a piece" + in_file + " lies outside the model";
+    if (piece.offset != at || at > file.shard.bytes || piece.range.size() > (file.shard.bytes - at) / sizeof(float))
+      return "the pieces" + in_file + " do not follow one another";
+    if (piece.checksums.size() != piece.blocks()) return "a piece" + in_file + " has not as many checksums as blocks";
+    at += piece.range.size() * sizeof(float);
+  }
+  return at == file.shard.bytes ? "" : "the pieces" + in_file + " do not fill it";
+}
+
+std::string fault_in(const Manifest& m) {
+  std::vector<std::vector<Interval>> covered(m.meta.kinds.size());
+  for (const Manifest::File& file : m.files) {
+    if (std::string fault = fault_in_file(file, m); !fault.empty()) return fault;
+    for (const WrittenPiece& piece : file.shard.pieces) covered[piece.kind].push_back(piece.range);
+  }
+  for (std::size_t kind = 0; kind < covered.size(); ++kind) {
+    std::vector<Interval>& ranges = covered[kind];
     std::sort(ranges.begin(), ranges.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+    const std::string of_kind = " of '" + m.meta.kinds[kind] + "' are ";
     std::size_t at = 0;
     for (const Interval& range : ranges) {
       if (range.begin != at)
-        return "elements from " + std::to_string(std::min(at, range.begin)) + " of '" + m.meta.kinds[kind] + "' are " +
+        return "elements from " + std::to_string(std::min(at, range.begin)) + of_kind +
                (range.begin > at ? "missing" : "there twice");
       at = range.end;
     }
-    if (at != m.elements) return "elements from " + std::to_string(at) + " of '" + m.meta.kinds[kind] + "' are missing";
+    if (at != m.elements) return "elements from " + std::to_string(at) + of_kind + "missing";
   }
   return "";
 }
 
 }  // namespace
+
+std::string Manifest::encode_file(const File& file) { return file_to_json(file).dump(); }
+Manifest::File Manifest::decode_file(const std::string& text) { return file_from_json(Json::parse(text)); }
 
 std::string Manifest::encode(const ParameterSet& parameters) const {
   Json json;
@@ -63,12 +125,7 @@ std::string Manifest::encode(const ParameterSet& parameters) const {
                                   {"begin", parameters.unit(p.unit).begin + p.offset},
                                   {"frozen", p.options.frozen}});
   json["files"] = Json::array();
-  for (const File& file : files) {
-    Json pieces = Json::array();
-    for (const WrittenPiece& piece : file.pieces)
-      pieces.push_back({piece.kind, piece.range.begin, piece.range.end, piece.offset, hex64(piece.checksum)});
-    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"pieces", std::move(pieces)}});
-  }
+  for (const File& file : files) json["files"].push_back(file_to_json(file));
   const std::string sum = checksum(json.dump());
   json["checksum"] = sum;
   return json.dump(1) + "\n";
@@ -80,7 +137,7 @@ Result<Manifest> Manifest::decode(const std::string& text) {
   if (json.is_discarded() || !json.is_object()) return failure("it is not JSON");
   try {
     if (json.value("format", "") != "bellows-checkpoint") return failure("it is not a checkpoint's manifest");
-    if (json.at("version").get<int>() != kVersion)
+    if (json.at("version") != kVersion)
       return failure("it has format version " + json.at("version").dump() + ", this program reads " +
                      std::to_string(kVersion));
     const std::string stored = json.at("checksum").get<std::string>();
@@ -93,22 +150,12 @@ Result<Manifest> Manifest::decode(const std::string& text) {
     m.meta.model_fingerprint = json.at("model_fingerprint").get<std::string>();
     m.meta.job_fingerprint = json.at("job_fingerprint").get<std::string>();
     m.meta.extra = json.at("extra").get<std::string>();
-    m.elements = json.at("elements").get<std::size_t>();
-    for (const Json& file : json.at("files")) {
-      File f;
-      f.name = file.at("name").get<std::string>();
-      f.bytes = file.at("bytes").get<std::uint64_t>();
-      for (const Json& piece : file.at("pieces"))
-        f.pieces.push_back({piece.at(0).get<int>(),
-                            {piece.at(1).get<std::size_t>(), piece.at(2).get<std::size_t>()},
-                            piece.at(3).get<std::uint64_t>(),
-                            std::stoull(piece.at(4).get<std::string>(), nullptr, 16)});
-      m.files.push_back(std::move(f));
-    }
+    m.elements = unsigned_number(json.at("elements"));
+    for (const Json& file : json.at("files")) m.files.push_back(file_from_json(file));
     if (const std::string fault = fault_in(m); !fault.empty()) return failure(fault);
     return m;
   } catch (const std::exception& error) {
-    return failure(std::string("it lacks something: ") + error.what());
+    return failure(std::string("its content is not what it should be: ") + error.what());
   }
 }
 

@@ -12,14 +12,16 @@
 
 namespace bellows {
 
+class InputFile;
+
 /// What a checkpoint says about itself, the same on every rank.
 struct CheckpointMeta {
-  std::int64_t step = 0;                ///< committed steps
-  std::string model_fingerprint;        ///< ParameterSet::fingerprint()
-  std::string job_fingerprint;          ///< data, seed, batch, lanes, optimizer: what changes the numbers of later steps
-  std::string optimizer;                ///< Optimizer::name()
-  std::vector<std::string> kinds;       ///< sharded float32 arrays: "master", then the optimizer's states
-  std::string extra;                    ///< JSON text of the writer's own (data position, sampler, ...)
+  std::int64_t step = 0;           ///< committed steps
+  std::string model_fingerprint;   ///< ParameterSet::fingerprint()
+  std::string job_fingerprint;     ///< data, seed, batch, lanes, optimizer: what changes the numbers of later steps
+  std::string optimizer;           ///< Optimizer::name()
+  std::vector<std::string> kinds;  ///< sharded float32 arrays: "master", then the optimizer's states
+  std::string extra;               ///< JSON text of the writer's own (data position, sampler, ...)
 };
 
 /// A run of elements that this rank writes: elements `range` of the model's index space of one kind.
@@ -37,9 +39,9 @@ class Checkpointer {
   /// `keep`: newest complete checkpoints that are kept (at least 1).
   Checkpointer(std::string directory, int keep);
 
-  /// Collective. Every element of every kind must be in exactly one rank's pieces. All ranks agree on success; on failure
-  /// (disk full, permission) nothing of the new one stays, older checkpoints are intact, and every rank gets the same
-  /// reason, naming path and bytes. Returns the published path.
+  /// Collective. Every element of every kind must be in exactly one rank's pieces. All ranks agree on success; on
+  /// failure (disk full, permission) nothing of the new one stays, older checkpoints are intact, and every rank gets
+  /// the same reason, naming path and bytes. Returns the published path.
   Result<std::string> save(Communicator& comm, const CheckpointMeta& meta, const ParameterSet& parameters,
                            const std::vector<CheckpointPiece>& pieces);
   const std::string& directory() const { return directory_; }
@@ -60,23 +62,28 @@ class CheckpointReader {
 
   const CheckpointMeta& meta() const { return meta_; }
   const std::string& path() const { return path_; }
-  /// Fills `out` (range.size() floats) from the shards that hold `range` of `kind`; verifies checksums of what it reads.
-  /// Each stored element is read exactly once if ranges do not overlap.
+  /// Fills `out` (range.size() floats) from the shards that hold `range` of `kind`. Whatever is handed out has been
+  /// held against its checksum; at the edges of `range` that means reading the rest of a checksummed block too.
   Result<std::monostate> read(int kind, Interval range, std::span<float> out) const;
   /// Checks every file against the manifest.
   Result<std::monostate> verify() const;
 
  private:
-  struct Shard {
-    std::string file;
+  /// A run of elements under one checksum.
+  struct Block {
+    int file = 0;  ///< in files_
     int kind = 0;
     Interval range;
-    std::uint64_t offset = 0;      ///< byte offset of the first element in the file
-    std::uint64_t checksum = 0;    ///< xxh64 of the run's bytes
+    std::uint64_t offset = 0;    ///< byte offset of the first element in the file
+    std::uint64_t checksum = 0;  ///< xxh64 of the run's bytes
   };
+  /// Reads a whole block into `out` and holds it against its checksum.
+  std::string read_block(const InputFile& file, const Block& block, std::span<float> out) const;
+
   CheckpointMeta meta_;
   std::string path_;
-  std::vector<Shard> shards_;      ///< by (kind, range.begin)
+  std::vector<std::string> files_;
+  std::vector<Block> blocks_;  ///< by (kind, range.begin), without holes
 };
 
 }  // namespace bellows
