@@ -9,6 +9,9 @@
 #ifdef BELLOWS_HAVE_DOCTOR
 #include "doctor.h"
 #endif
+#ifdef BELLOWS_HAVE_PLOT
+#include "plot.h"
+#endif
 #ifdef BELLOWS_HAVE_BENCH_COLLECTIVES
 #include "bench_collectives.h"
 #endif
@@ -32,6 +35,8 @@ constexpr const char* kUsage =
     "  bellows agent --coordinator HOST:PORT --token T -- PROG ARGS...\n"
     "                                               run ranks on this host for a coordinator elsewhere\n"
     "  bellows doctor                               what this host and this build offer\n"
+    "  bellows report METRICS.jsonl                 what a run did, from its metrics\n"
+    "  bellows plot METRICS.jsonl -o FILE.svg       its loss, MFU and world size as a picture\n"
     "  bellows bench collectives|optimizer|trainer  measure\n"
     "  bellows --version\n"
     "\n"
@@ -104,6 +109,10 @@ int main(std::vector<std::string> words) {
       {"agent", agent_command},
 #ifdef BELLOWS_HAVE_DOCTOR
       {"doctor", classical(doctor_main)},
+#endif
+#ifdef BELLOWS_HAVE_PLOT
+      {"report", classical(report_main)},
+      {"plot", classical(plot_main)},
 #endif
       {"bench", bench},
   };
