@@ -47,9 +47,9 @@ train=("$bin/gpt-train" --data "${data[@]}" --layers 4 --heads 4 --dim 128 --seq
        --steps "$steps" --lr 0.003 --warmup 25 --seed 1 --stage 2 --precision bf16)
 
 say "Training: 4 ranks on $(nproc) cores, ZeRO-2; ranks that do not pay are released"
-echo "A threshold of 60 % MFU is more than 4 ranks on few cores reach with so small a model, so the coordinator will act."
+echo "A threshold of 75 % MFU is more than 4 ranks on few cores reach with so small a model, so the coordinator will act."
 began=$(date +%s)
-"$bin/bellows" run -n 4 --min 1 --max 4 --policy mfu-guard --ladder 2,4 --mfu-threshold 0.60 --window 3 --windows 3 \
+"$bin/bellows" run -n 4 --min 1 --max 4 --policy mfu-guard --ladder 2,4 --mfu-threshold 0.75 --window 3 --windows 3 \
   --straggler-gate 1 --job demo-$$ --log-dir "$out/ranks" --events "$out/events.jsonl" -- \
   "${train[@]}" --metrics "$out/metrics.jsonl" --checkpoint "$out/checkpoints" --checkpoint-every 50 \
   --eval-every 100 --sample 400 > "$out/sample.txt" &
