@@ -282,7 +282,7 @@ void CoordinatorCore::on_failure(const std::string& id, std::uint64_t generation
     broken_since_ = now;
     settle_at_ = now + from_seconds(config_.settle_s);
     broken_why_ = fmt::format("{} reported: {}", describe(id), what);
-    event(now, "lost", broken_why_);
+    event(now, "failure", broken_why_);
     mark_dead(generation, broken_why_);
   }
   for (const int rank : ranks) {

@@ -13,15 +13,15 @@ namespace bellows {
 void JobFlags::add_to(Settings& settings) {
   settings.group("World");
   settings.add("ranks", &job.ranks, "ranks at the start").short_name('n').at_least(1);
-  settings.add("min", &min_ranks_, "fewest ranks the job may have (default: as many as at the start)").at_least(1);
-  settings.add("max", &max_ranks_, "most ranks the job may have (default: as many as at the start)").at_least(1);
+  settings.add("min", &min_ranks_, "fewest ranks the job may have; 0: as many as at the start").at_least(0);
+  settings.add("max", &max_ranks_, "most ranks the job may have; 0: as many as at the start").at_least(0);
   settings
       .add("failure-budget", &failure_budget_,
-           "lost ranks the job survives (default: 10 if min < max, else 0: the first one ends the job)")
-      .at_least(0);
+           "lost ranks the job survives; 0: the first one ends it; -1: 10 if min < max, else 0")
+      .at_least(-1);
 
   settings.group("Policy");
-  settings.add("policy", &policy_, "who changes the world (default: manual if min = max, else mfu-guard)")
+  settings.add("policy", &policy_, "who changes the world; not given: manual if min = max, else mfu-guard")
       .choices({"manual", "mfu-guard", "mfu-threshold"});
   settings.add("mfu-threshold", &job.policy.threshold, "MFU below which ranks are released").range(0, 1);
   settings.add("window", &window_s, "length of an MFU window").above(0).value_name("SEC");
@@ -29,7 +29,7 @@ void JobFlags::add_to(Settings& settings) {
   settings.add("fraction", &job.policy.fraction, "mfu-threshold: share of the ranks released or asked for at once")
       .range(0, 1);
   settings.add("literal", &job.policy.literal, "mfu-threshold: every window decides, no minimum of one rank");
-  settings.add("ladder", &ladder_, "mfu-guard: admissible sizes (default: min, powers of two, max)")
+  settings.add("ladder", &ladder_, "mfu-guard: admissible sizes; not given: min, powers of two, max")
       .commas()
       .value_name("A,B,...");
   settings
@@ -52,10 +52,10 @@ void JobFlags::add_to(Settings& settings) {
       .value_name("SEC");
 
   settings.group("Coordinator");
-  settings.add("job", &job.name, "name of the job (default: the program's name and four digits)").value_name("NAME");
+  settings.add("job", &job.name, "name of the job; not given: the program's name and four digits").value_name("NAME");
   settings.add("port", &coordinator.port, "port to listen on; 0: a free one").range(0, 65535);
   settings.add("bind", &coordinator.bind, "address to listen on").value_name("ADDRESS");
-  settings.add("token", &coordinator.token, "the job's secret (default: a new one; better in BELLOWS_TOKEN)");
+  settings.add("token", &coordinator.token, "the job's secret, better in BELLOWS_TOKEN; not given: a new one");
   settings.add("events", &events, "write every event to this file, one JSON object a line").value_name("FILE.jsonl");
 }
 

@@ -82,7 +82,7 @@ std::string event_line(const Event& e) {
                        human_bytes(static_cast<double>(e.bytes_moved)), e.text);
   if (e.kind == "decision")
     return e.from == e.to ? "" : fmt::format("decision: {} -> {} ranks: {}", e.from, e.to, e.text);
-  if (e.kind == "lost" || e.kind == "finding" || e.kind == "limit" || e.kind == "refused")
+  if (e.kind == "lost" || e.kind == "failure" || e.kind == "finding" || e.kind == "limit" || e.kind == "refused")
     return e.kind + ": " + e.text;
   if (e.kind == "operator") return e.text;
   return "";

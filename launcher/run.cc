@@ -193,7 +193,7 @@ int run_command(const std::vector<std::string>& argv) {
   settings.command("PROG ARGS...", &program, "what each rank runs");
   flags.job.add_to(settings);
   settings.group("This host");
-  settings.add("slots", &flags.slots, "processes this host may run (default: as --max)").at_least(1);
+  settings.add("slots", &flags.slots, "processes this host may run; 0: as --max").at_least(0);
   settings.add("log-dir", &flags.log_dir, "write the output of every rank to a file in this directory")
       .value_name("DIR");
   settings.add("log-limit", &flags.log_limit_mb, "largest size of such a file in MiB").above(0);
@@ -264,7 +264,7 @@ int agent_command(const std::vector<std::string>& argv) {
   settings.add("token", &options.token, "the job's secret (better in BELLOWS_TOKEN: others can see a command line)")
       .required();
   settings.add("slots", &options.slots, "processes this host may run").at_least(1);
-  settings.add("host", &options.host, "this host's name in the job (default: its own)").value_name("NAME");
+  settings.add("host", &options.host, "this host's name in the job; not given: its own").value_name("NAME");
   settings.add("window", &window_s, "length of an MFU window").above(0).value_name("SEC");
   settings.add("log-dir", &options.log_dir, "write the output of every rank to a file in this directory")
       .value_name("DIR");

@@ -32,7 +32,8 @@ struct JobConfig {
 struct Event {
   std::uint64_t seq = 0;
   std::int64_t unix_ms = 0;
-  /// form | change | world | decision | finding | join | refused | lost | start | limit | operator | agent | over
+  /// form | change | world | decision | finding | join | refused | failure | lost | start | limit | operator | agent |
+  /// over
   std::string kind;
   std::string text;
   std::uint64_t generation = 0;
