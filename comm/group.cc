@@ -1,6 +1,7 @@
 #include "group.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -79,9 +80,18 @@ Group::Group(const World& world, std::unique_ptr<Reach> reach, Segment own, doub
       segment_(std::move(own)),
       own_(reinterpret_cast<Control*>(segment_->data())),
       timeout_(from_seconds(timeout_s)),
-      spin_(may_spin ? kSpin : 0) {
+      spin_(kSpin),
+      yields_(!may_spin) {
   for (int r = 0; r < world_.world_size; ++r) controls_.push_back(r == world_.rank ? own_ : reach_->control(r));
   stats_.wait_by_peer.resize(world_.world_size);
+}
+
+// Between two looks at a counter: where ranks outnumber processors, the peer that is to move it may need this one.
+void Group::breathe() const {
+  if (yields_)
+    sched_yield();
+  else
+    cpu_relax();
 }
 
 Group::~Group() { close(); }
@@ -380,7 +390,7 @@ void Group::await_arrival(const Call& call, const std::vector<int>& missing, Nan
     const auto finished = [&] {
       return finisher >= 0 && reached(peer(finisher).finished.load(std::memory_order_seq_cst), unacknowledged);
     };
-    while (!arrived() && !finished() && now_ns() - began < spin_) cpu_relax();
+    while (!arrived() && !finished() && now_ns() - began < spin_) breathe();
     // From here on peers ring. Whoever comes between these stores and the look at the counters has rung already.
     own_->awaits_post_of.store(static_cast<std::uint32_t>(first), std::memory_order_seq_cst);
     own_->awaits_finish_of.store(static_cast<std::uint32_t>(finisher), std::memory_order_seq_cst);
@@ -427,7 +437,7 @@ void Group::await_acknowledgement() {
       return reached(peer(finisher).finished.load(std::memory_order_seq_cst), call->sequence) ||
              submitted_.load(std::memory_order_seq_cst) != known;
     };
-    while (!over() && now_ns() - began < spin_) cpu_relax();
+    while (!over() && now_ns() - began < spin_) breathe();
     own_->awaits_finish_of.store(static_cast<std::uint32_t>(finisher), std::memory_order_seq_cst);
     const std::uint32_t bell = own_->bell.load(std::memory_order_seq_cst);
     if (!over()) {

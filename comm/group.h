@@ -112,6 +112,7 @@ class Group {
   [[noreturn]] void throw_recorded();
   void fail_all(std::exception_ptr error);
   void ring(Control& control);
+  void breathe() const;
   void progress_loop();
   bool has_work() const BELLOWS_REQUIRES(mutex_) { return !to_read_.empty() || asynchronous_open_ > 0; }
   std::string suffix() const;
@@ -122,7 +123,8 @@ class Group {
   Control* const own_;
   std::vector<Control*> controls_;
   const Nanos timeout_;
-  const Nanos spin_;  // how long to look before sleeping
+  const Nanos spin_;   // how long to look before sleeping
+  const bool yields_;  // looking gives the processor away each time
 
   // The calling thread's.
   Sequence last_sequence_ = 0;

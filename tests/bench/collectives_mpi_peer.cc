@@ -1,5 +1,5 @@
 // Open MPI's side of `bellows bench collectives --versus mpi`: the same calls, sizes and way of taking the time.
-// Usage: bellows-mpi-peer OPS SIZES SAMPLES SAMPLE_MS. Rank 0 prints one line per call: op bytes median_us.
+// Usage: bellows-mpi-peer OP:BYTES,OP:BYTES,... SAMPLES SAMPLE_MS. Rank 0 prints one line each: op bytes median_us.
 #include <mpi.h>
 
 #include <algorithm>
@@ -11,11 +11,19 @@
 
 namespace {
 
-std::vector<std::string> split(const char* text) {
-  std::vector<std::string> words;
+struct Pair {
+  std::string op;
+  std::size_t bytes = 0;
+};
+
+std::vector<Pair> parse(const char* text) {
+  std::vector<Pair> pairs;
   std::istringstream in(text);
-  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
-  return words;
+  for (std::string word; std::getline(in, word, ',');) {
+    const std::size_t colon = word.find(':');
+    pairs.push_back({word.substr(0, colon), std::stoull(word.substr(colon + 1))});
+  }
+  return pairs;
 }
 
 /// Microseconds per call: of the slowest rank, over `repeats` calls one after another.
@@ -43,42 +51,41 @@ double median(int samples, double sample_ms, const Call& call) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 4) return 2;
   MPI_Init(&argc, &argv);
   int rank = 0, ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const int samples = std::atoi(argv[3]);
-  const double sample_ms = std::atof(argv[4]);
+  const std::vector<Pair> pairs = parse(argv[1]);
+  const int samples = std::atoi(argv[2]);
+  const double sample_ms = std::atof(argv[3]);
   std::size_t largest = 0;
-  for (const std::string& size : split(argv[2])) largest = std::max<std::size_t>(largest, std::stoull(size));
+  for (const Pair& pair : pairs) largest = std::max(largest, pair.bytes);
   std::vector<float> input(largest / sizeof(float), 1.0f), output(largest / sizeof(float), 0.0f);
-  for (const std::string& op : split(argv[1]))
-    for (const std::string& size : split(argv[2])) {
-      const std::size_t count = std::stoull(size) / sizeof(float), chunk = count / static_cast<std::size_t>(ranks);
-      const int whole = static_cast<int>(count), part = static_cast<int>(chunk);
-      double us = 0;
-      if (op == "reduce_scatter") {
-        const std::vector<int> parts(static_cast<std::size_t>(ranks), part);
-        us = median(samples, sample_ms, [&] {
-          MPI_Reduce_scatter_block(input.data(), output.data(), part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-        });
-        us = std::min(us, median(samples, sample_ms, [&] {
-                        MPI_Reduce_scatter(input.data(), output.data(), parts.data(), MPI_FLOAT, MPI_SUM,
-                                           MPI_COMM_WORLD);
-                      }));
-      } else if (op == "all_gather") {
-        us = median(samples, sample_ms,
-                    [&] { MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, output.data(), part, MPI_FLOAT, MPI_COMM_WORLD); });
-      } else {
-        us = median(samples, sample_ms,
-                    [&] { MPI_Allreduce(input.data(), output.data(), whole, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); });
-      }
-      if (rank == 0) {
-        std::printf("%s %s %.3f\n", op.c_str(), size.c_str(), us);
-        std::fflush(stdout);
-      }
+  for (const auto& [op, bytes] : pairs) {
+    const std::size_t count = bytes / sizeof(float), chunk = count / static_cast<std::size_t>(ranks);
+    const int whole = static_cast<int>(count), part = static_cast<int>(chunk);
+    double us = 0;
+    if (op == "reduce_scatter") {
+      const std::vector<int> parts(static_cast<std::size_t>(ranks), part);
+      us = median(samples, sample_ms, [&] {
+        MPI_Reduce_scatter_block(input.data(), output.data(), part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      });
+      us = std::min(us, median(samples, sample_ms, [&] {
+                      MPI_Reduce_scatter(input.data(), output.data(), parts.data(), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+                    }));
+    } else if (op == "all_gather") {
+      us = median(samples, sample_ms,
+                  [&] { MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, output.data(), part, MPI_FLOAT, MPI_COMM_WORLD); });
+    } else {
+      us = median(samples, sample_ms,
+                  [&] { MPI_Allreduce(input.data(), output.data(), whole, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); });
     }
+    if (rank == 0) {
+      std::printf("%s %zu %.3f\n", op.c_str(), bytes, us);
+      std::fflush(stdout);
+    }
+  }
   MPI_Finalize();
   return 0;
 }
