@@ -32,7 +32,7 @@ struct Options {
   std::string transport = "shm";
   std::string versus;
   int samples = 7;
-  double sample_ms = 60;  // a sample repeats the call for about so long
+  double sample_ms = 30;  // a sample repeats the call for about so long
   bool json = false;
   bool csv = false;
   double crowding = 1;  // ranks per core, at least 1
