@@ -550,7 +550,11 @@ int bench_collectives_main(int argc, char** argv) {
       ->capture_default_str();
   auto* json = app.add_flag("--json", options.json, "print JSON");
   app.add_flag("--csv", options.csv, "print CSV")->excludes(json);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     return run_benchmark(options);
   } catch (const UserError& error) {
