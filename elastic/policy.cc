@@ -47,9 +47,10 @@ std::string gated_by_cause(const std::vector<MfuWindow>& recent, const PolicyCon
   }
   const MfuWindow& newest = recent.back();
   if (median(data_wait) > policy.data_wait_gate)
-    return fmt::format("{} for data {:.0f} % of the compute time (limit {:.0f} %): mend the input first",
-                       newest.slowest_phase == "data" ? fmt::format("rank {} waits", newest.slowest_rank) : "ranks wait",
-                       100 * median(data_wait), 100 * policy.data_wait_gate);
+    return fmt::format(
+        "{} for data {:.0f} % of the compute time (limit {:.0f} %): mend the input first",
+        newest.slowest_phase == "data" ? fmt::format("rank {} waits", newest.slowest_rank) : "ranks wait",
+        100 * median(data_wait), 100 * policy.data_wait_gate);
   if (median(straggler) > policy.straggler_gate)
     return fmt::format("rank {} is slower than the others by {:.0f} % in {} (limit {:.0f} %): mend that rank first",
                        newest.slowest_rank, 100 * median(straggler),
