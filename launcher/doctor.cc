@@ -1,149 +1,234 @@
 #include "doctor.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "bellows/base/config.h"
+#include "bellows/base/device.h"
 #include "bellows/base/hardware.h"
 #include "bellows/base/memory.h"
 #include "bellows/comm/communicator.h"
 #include "command.h"
-#if __has_include("bellows/base/device.h")
-#include "bellows/base/device.h"
-#endif
 
 namespace bellows {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string first_line(const std::string& path) {
+/// What is found, as a page for people and as JSON; each finding is said once, here.
+class Report {
+ public:
+  void section(const std::string& title) { text_ += (text_.empty() ? "" : "\n") + title + "\n"; }
+  void line(const std::string& what, const std::string& value, const std::string& note = "") {
+    char buffer[64];
+    std::snprintf(buffer, sizeof buffer, "  %-18s ", what.c_str());
+    std::string row = buffer + value;
+    if (!note.empty()) row += std::string(row.size() < 41 ? 41 - row.size() : 2, ' ') + note;
+    text_ += row + "\n";
+  }
+  void warn(const std::string& sentence) { warnings_.push_back(sentence); }
+  Json& json() { return json_; }
+
+  std::string text() const {
+    if (warnings_.empty()) return text_ + "\nNothing here will hurt.\n";
+    std::string all = text_ + "\nThis will hurt\n";
+    for (const auto& warning : warnings_) all += "  ! " + warning + "\n";
+    return all;
+  }
+  std::string json_text() {
+    json_["warnings"] = warnings_;
+    return json_.dump(2) + "\n";
+  }
+
+ private:
+  std::string text_;
+  std::vector<std::string> warnings_;
+  Json json_;
+};
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+// "0-3,8": runs of cores.
+std::string ranges(const std::vector<int>& cores) {
+  std::string text;
+  for (std::size_t i = 0; i < cores.size();) {
+    std::size_t end = i;
+    while (end + 1 < cores.size() && cores[end + 1] == cores[end] + 1) ++end;
+    text += (text.empty() ? "" : ",") + std::to_string(cores[i]);
+    if (end > i) text += "-" + std::to_string(cores[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+std::string first_line(const char* path) {
   std::ifstream in(path);
   std::string line;
   std::getline(in, line);
   return line;
 }
 
-// "always [madvise] never" -> "madvise"
-std::string chosen(const std::string& line) {
-  const std::size_t open = line.find('['), close = line.find(']');
-  return open == std::string::npos || close == std::string::npos ? line : line.substr(open + 1, close - open - 1);
-}
-
-Json limit(int resource) {
-  struct rlimit value {};
-  getrlimit(resource, &value);
-  return value.rlim_cur == RLIM_INFINITY ? Json("unlimited") : Json(value.rlim_cur);
-}
-
-Json gpus() {
-  Json list = Json::array();
-#if __has_include("bellows/base/device.h")
-  const auto& devices = cuda_devices();
-  if (!devices) return {{"devices", list}, {"why", devices.error()}};
-  for (const Device* device : devices.value()) list.push_back(device->name());
-  return {{"devices", list}, {"why", list.empty() ? "none found" : ""}};
-#else
-  return {{"devices", list}, {"why", "this build has no GPU devices"}};
-#endif
-}
-
-/// What will hurt, in a sentence each with the way out.
-std::vector<std::string> warnings(const Json& report) {
-  std::vector<std::string> found;
-  const Json& files = report["limits"]["open_files"];
-  if (files.is_number() && files.get<double>() < 4096)
-    found.push_back(fmt::format("only {} open files are allowed; many ranks need more: ulimit -n 65536", files.dump()));
-  if (report["memory"]["available_bytes"].get<double>() < 2e9)
-    found.push_back("less than 2 GB of memory is available");
-  if (report["huge_pages"]["private"] == "never")
-    found.push_back("transparent huge pages are off: first touch of memory is slow (set .../transparent_hugepage/enabled to madvise)");
-  if (report["huge_pages"]["shared"] == "never")
-    found.push_back("huge pages for shared memory are off: set .../transparent_hugepage/shmem_enabled to advise");
-  for (const Json& transport : report["transports"])
-    if (!transport["usable"].get<bool>())
-      found.push_back("transport " + transport["name"].get<std::string>() + " cannot be used: " + transport["note"].get<std::string>());
-  return found;
-}
-
-Json examine() {
+void processor(Report& report) {
   const CpuInfo cpu = cpu_info();
-  const MatrixPeak peak = measure_matrix_peak();
+  report.section("Processor");
+  report.line("model", cpu.model);
+  report.line("cores allowed", std::to_string(cpu.allowed.size()) + " (" + ranges(cpu.allowed) + ")",
+              "of " + std::to_string(cpu.physical_cores) + " cores on the host");
+  report.line("NUMA nodes", std::to_string(cpu.numa_nodes));
+  report.line("vector units",
+              cpu.avx512 ? "AVX-512"
+              : cpu.avx2 ? "AVX2"
+                         : "SSE",
+              std::string("bfloat16: ") + (cpu.amx_bf16      ? "AMX"
+                                           : cpu.avx512_bf16 ? "AVX-512 bf16"
+                                                             : "none"));
+  report.json()["cpu"] = {{"model", cpu.model},           {"allowed_cores", cpu.allowed.size()},
+                          {"cores", cpu.allowed},         {"physical_cores", cpu.physical_cores},
+                          {"numa_nodes", cpu.numa_nodes}, {"avx2", cpu.avx2},
+                          {"avx512", cpu.avx512},         {"avx512_bf16", cpu.avx512_bf16},
+                          {"amx_bf16", cpu.amx_bf16},     {"quota", nullptr}};
+  if (!cpu.quota) return;
+  report.json()["cpu"]["quota"] = *cpu.quota;
+  report.line("time allowed", fixed(*cpu.quota, 2) + " cores", "by the control group");
+  if (*cpu.quota < static_cast<double>(cpu.allowed.size()))
+    report.warn("The control group gives " + fixed(*cpu.quota, 2) + " cores' time to " +
+                std::to_string(cpu.allowed.size()) +
+                " cores: ranks will be stopped in mid-step and MFU reads low. Narrow the cores with taskset.");
+}
+
+void peaks(Report& report) {
+  const MatrixPeak peak = matrix_peak(std::getenv("BELLOWS_PEAK_F32"), std::getenv("BELLOWS_PEAK_BF16"));
+  const auto cores = static_cast<double>(cpu_info().allowed.size());
+  report.section("Matrix product peak");
+  report.line("float32", fixed(peak.f32 * 1e-9, 1) + " GFLOP/s a core",
+              fixed(peak.f32 * cores * 1e-9, 1) + " in all; " + peak.f32_how);
+  report.line("bfloat16", fixed(peak.bf16 * 1e-9, 1) + " GFLOP/s a core",
+              fixed(peak.bf16 * cores * 1e-9, 1) + " in all; " + peak.bf16_how);
+  report.json()["peak"] = {{"f32_flops_per_core", peak.f32},
+                           {"f32_how", peak.f32_how},
+                           {"bf16_flops_per_core", peak.bf16},
+                           {"bf16_how", peak.bf16_how}};
+}
+
+void memory(Report& report) {
+  const Device::Memory memory = cpu_device().memory();
   const MemoryBandwidth bandwidth = measure_memory_bandwidth();
-  Json report;
-  report["cpu"] = {{"model", cpu.model},         {"allowed_cores", cpu.allowed.size()},
-                   {"quota", cpu.quota ? Json(*cpu.quota) : Json(nullptr)},
-                   {"physical_cores", cpu.physical_cores}, {"numa_nodes", cpu.numa_nodes},
-                   {"avx2", cpu.avx2},           {"avx512", cpu.avx512},
-                   {"avx512_bf16", cpu.avx512_bf16}, {"amx_bf16", cpu.amx_bf16}};
-  report["peak"] = {{"f32_gflops_per_core", peak.f32 * 1e-9},
-                    {"f32_how", peak.f32_how},
-                    {"bf16_gflops_per_core", peak.bf16 * 1e-9},
-                    {"bf16_how", peak.bf16_how}};
-  double total = 0, available = 0;
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string key, unit; meminfo >> key;) {
-    double kib = 0;
-    meminfo >> kib;
-    std::getline(meminfo, unit);
-    if (key == "MemTotal:") total = kib * 1024;
-    if (key == "MemAvailable:") available = kib * 1024;
+  const std::string huge = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::string shmem = first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  report.section("Memory");
+  report.line("free", human_bytes(static_cast<double>(memory.free)),
+              "of " + human_bytes(static_cast<double>(memory.total)));
+  report.line("copy", fixed(bandwidth.copy * 1e-9, 1) + " GB/s", "read + written, by all allowed cores");
+  report.line("triad", fixed(bandwidth.triad * 1e-9, 1) + " GB/s");
+  const auto chosen = [](const std::string& setting) {
+    const std::size_t begin = setting.find('['), end = setting.find(']');
+    return begin == setting.npos || end == setting.npos ? std::string("unknown")
+                                                        : setting.substr(begin + 1, end - begin - 1);
+  };
+  report.line("huge pages", chosen(huge), "in shared memory: " + chosen(shmem));
+  report.json()["memory"] = {{"total_bytes", memory.total},        {"free_bytes", memory.free},
+                             {"copy_gbps", bandwidth.copy * 1e-9}, {"triad_gbps", bandwidth.triad * 1e-9},
+                             {"huge_pages", chosen(huge)},         {"shared_huge_pages", chosen(shmem)}};
+  if (chosen(huge) == "never")
+    report.warn(
+        "Transparent huge pages are off: starting takes longer and memory is slower. As root: echo madvise > "
+        "/sys/kernel/mm/transparent_hugepage/enabled");
+}
+
+void gpus(Report& report) {
+  report.section("GPUs");
+  Json all = Json::array();
+  const auto& devices = cuda_devices();
+  if (!devices) report.line("CUDA", "none", devices.error());
+  for (Device* device : devices ? devices.value() : std::vector<Device*>{}) {
+    const Device::Memory memory = device->memory();
+    const auto peak = gpu_dense_peak(device->name(), PeakType::kBF16);
+    report.line("GPU " + std::to_string(device->index()), device->name(),
+                human_bytes(static_cast<double>(memory.free)) + " free; bf16 peak " +
+                    (peak ? fixed(*peak * 1e-12, 1) + " TFLOP/s" : "unknown: MFU will be unavailable"));
+    all.push_back({{"index", device->index()},
+                   {"name", device->name()},
+                   {"free_bytes", memory.free},
+                   {"total_bytes", memory.total},
+                   {"bf16_peak_flops", peak ? Json(*peak) : Json(nullptr)}});
   }
+  report.json()["gpus"] = all;
+  report.json()["gpu_note"] = devices ? "" : devices.error();
+}
+
+void all_transports(Report& report) {
+  report.section("Transports");
+  Json all = Json::array();
+  for (const TransportInfo& transport : transports()) {
+    report.line(transport.name, transport.usable ? "usable" : "not usable", transport.note);
+    all.push_back({{"name", transport.name}, {"usable", transport.usable}, {"note", transport.note}});
+  }
+  report.line("mpirun", BELLOWS_DOCTOR_MPI ? "usable" : "not usable",
+              BELLOWS_DOCTOR_MPI ? "mpirun -n N PROG joins over MPI" : "no MPI was found when this was built");
+  report.json()["transports"] = all;
+  report.json()["mpirun"] = BELLOWS_DOCTOR_MPI != 0;
+}
+
+std::string limit_text(rlim_t value, bool bytes) {
+  if (value == RLIM_INFINITY) return "unlimited";
+  return bytes ? human_bytes(static_cast<double>(value)) : std::to_string(value);
+}
+Json limit_json(rlim_t value) { return value == RLIM_INFINITY ? Json("unlimited") : Json(value); }
+
+// Memory that the control group still grants, if it limits it: shared memory (memfd) counts there, not in /dev/shm.
+std::optional<double> group_memory() {
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    double bytes = 0;
+    if (std::ifstream(path) >> bytes && bytes < 1e18) return bytes;
+  }
+  return std::nullopt;
+}
+
+void limits(Report& report) {
+  struct rlimit files {
+  }, locked{}, processes{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  getrlimit(RLIMIT_MEMLOCK, &locked);
+  getrlimit(RLIMIT_NPROC, &processes);
   struct statvfs shm {};
   const bool has_shm = statvfs("/dev/shm", &shm) == 0;
-  report["memory"] = {{"total_bytes", total},
-                      {"available_bytes", available},
-                      {"copy_gbps", bandwidth.copy * 1e-9},
-                      {"triad_gbps", bandwidth.triad * 1e-9},
-                      {"dev_shm_free_bytes", has_shm ? static_cast<double>(shm.f_bavail) * static_cast<double>(shm.f_frsize) : 0.0}};
-  report["huge_pages"] = {{"private", chosen(first_line("/sys/kernel/mm/transparent_hugepage/enabled"))},
-                          {"shared", chosen(first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled"))}};
-  report["limits"] = {{"open_files", limit(RLIMIT_NOFILE)}, {"locked_memory", limit(RLIMIT_MEMLOCK)}};
-  report["gpus"] = gpus();
-  report["transports"] = Json::array();
-  for (const TransportInfo& info : transports())
-    report["transports"].push_back({{"name", info.name}, {"usable", info.usable}, {"note", info.note}});
-  report["mpirun"] = BELLOWS_DOCTOR_MPI ? "compiled in" : "not compiled in (no MPI was found)";
-  report["warnings"] = warnings(report);
-  return report;
-}
+  const double shm_bytes = has_shm ? static_cast<double>(shm.f_blocks) * static_cast<double>(shm.f_frsize) : 0;
+  const auto group = group_memory();
 
-void print(const Json& r) {
-  const auto line = [](const char* what, const std::string& value) { fmt::print("{:<20} {}\n", what, value); };
-  const Json& cpu = r["cpu"];
-  line("processor", cpu["model"]);
-  line("cores", fmt::format("{} allowed of {} physical, {} NUMA node{}{}", cpu["allowed_cores"].get<int>(),
-                            cpu["physical_cores"].get<int>(), cpu["numa_nodes"].get<int>(),
-                            cpu["numa_nodes"].get<int>() == 1 ? "" : "s",
-                            cpu["quota"].is_null() ? "" : fmt::format(", limited to {:.1f} cores' time", cpu["quota"].get<double>())));
-  line("matrix peak f32", fmt::format("{:.0f} GFLOP/s per core ({})", r["peak"]["f32_gflops_per_core"].get<double>(),
-                                      r["peak"]["f32_how"].get<std::string>()));
-  line("matrix peak bf16", fmt::format("{:.0f} GFLOP/s per core ({})", r["peak"]["bf16_gflops_per_core"].get<double>(),
-                                       r["peak"]["bf16_how"].get<std::string>()));
-  const Json& memory = r["memory"];
-  line("memory", fmt::format("{} available of {}", human_bytes(memory["available_bytes"]), human_bytes(memory["total_bytes"])));
-  line("memory bandwidth", fmt::format("copy {:.1f} GB/s, triad {:.1f} GB/s (all cores)", memory["copy_gbps"].get<double>(),
-                                       memory["triad_gbps"].get<double>()));
-  line("huge pages", fmt::format("private {}, shared {}", r["huge_pages"]["private"].get<std::string>(),
-                                 r["huge_pages"]["shared"].get<std::string>()));
-  line("open files", r["limits"]["open_files"].is_string() ? "unlimited" : r["limits"]["open_files"].dump());
-  line("locked memory", r["limits"]["locked_memory"].is_string() ? "unlimited" : human_bytes(r["limits"]["locked_memory"]));
-  line("/dev/shm", human_bytes(memory["dev_shm_free_bytes"]) + " free (not used: shared memory has no names here)");
-  std::string names;
-  for (const Json& name : r["gpus"]["devices"]) names += (names.empty() ? "" : ", ") + name.get<std::string>();
-  line("GPUs", names.empty() ? "none: " + r["gpus"]["why"].get<std::string>() : names);
-  for (const Json& t : r["transports"])
-    line(("transport " + t["name"].get<std::string>()).c_str(),
-         std::string(t["usable"].get<bool>() ? "usable" : "not usable") +
-             (t["note"].get<std::string>().empty() ? "" : ": " + t["note"].get<std::string>()));
-  line("start by mpirun", r["mpirun"]);
-  for (const Json& warning : r["warnings"]) fmt::print("! {}\n", warning.get<std::string>());
-  if (r["warnings"].empty()) fmt::print("nothing here will hurt\n");
+  report.section("Limits");
+  report.line("open files", limit_text(files.rlim_cur, false), "at most " + limit_text(files.rlim_max, false));
+  report.line("locked memory", limit_text(locked.rlim_cur, true));
+  report.line("processes", limit_text(processes.rlim_cur, false));
+  report.line("/dev/shm", has_shm ? human_bytes(shm_bytes) : "missing", "not used: shared memory is anonymous");
+  report.line("memory, group", group ? human_bytes(*group) : "unlimited", "shared memory counts here");
+  report.json()["limits"] = {{"open_files", limit_json(files.rlim_cur)},
+                             {"locked_memory_bytes", limit_json(locked.rlim_cur)},
+                             {"processes", limit_json(processes.rlim_cur)},
+                             {"dev_shm_bytes", shm_bytes},
+                             {"group_memory_bytes", group ? Json(*group) : Json(nullptr)}};
+
+  if (files.rlim_cur != RLIM_INFINITY && files.rlim_cur < 1024)
+    report.warn("Only " + std::to_string(files.rlim_cur) +
+                " open files: jobs of more than a few dozen ranks a host will fail to connect. ulimit -n 65536");
+  if (locked.rlim_cur != RLIM_INFINITY && locked.rlim_cur < (rlim_t{64} << 20))
+    report.warn("Only " + human_bytes(static_cast<double>(locked.rlim_cur)) +
+                " of locked memory: InfiniBand and GPU staging need more (one host without GPUs does not). "
+                "ulimit -l unlimited");
+  if (processes.rlim_cur != RLIM_INFINITY && processes.rlim_cur < 512)
+    report.warn("Only " + std::to_string(processes.rlim_cur) + " processes and threads: ulimit -u 4096");
+  if (group && *group < static_cast<double>(std::size_t{2} << 30))
+    report.warn("The control group allows " + human_bytes(*group) +
+                " of memory, shared memory included: larger models will be killed. Raise the container's limit.");
 }
 
 }  // namespace
@@ -151,14 +236,20 @@ void print(const Json& r) {
 int doctor_main(int argc, char** argv) {
   return with_errors([&] {
     bool json = false;
-    Settings settings("bellows doctor", "says what this host and this build offer");
-    settings.add("json", &json, "print JSON");
+    Settings settings("bellows doctor", "what this host and this build offer, and which limits will hurt");
+    settings.add("json", &json, "one object instead of a page");
+    // Variables of other commands may be set here; the doctor only looks.
+    settings.leave_unknown();
     if (!settings.parse(argc, argv)) return 0;
-    const Json report = examine();
-    if (json)
-      fmt::print("{}\n", report.dump(1));
-    else
-      print(report);
+
+    Report report;
+    processor(report);
+    peaks(report);
+    memory(report);
+    gpus(report);
+    all_transports(report);
+    limits(report);
+    std::fputs((json ? report.json_text() : report.text()).c_str(), stdout);
     return 0;
   });
 }

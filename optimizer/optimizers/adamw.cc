@@ -1,10 +1,13 @@
 #include <cstddef>
 #include <string>
 
+#include "bellows/base/cuda_plugin.h"
+#include "bellows/base/device.h"
 #include "bellows/optimizer/optimizer.h"
 #include "optimizers/adamw_element.h"
 #include "optimizers/check_config.h"
 #include "optimizers/check_slice.h"
+#include "optimizers/cuda_kernels.h"
 
 namespace bellows {
 namespace {
@@ -39,11 +42,18 @@ class AdamW final : public Optimizer {
 
   void update(const Slice& slice, const Hyper& hyper) const override {
     check_slice(slice, 2);
-    BELLOWS_CHECK_GE(hyper.step, 1);  // the bias correction of step 0 divides by zero
     const AdamWStep s = adamw_step(config_, hyper);
     const auto run = slice.low.empty() ? sweep<false> : sweep<true>;
     run(s, slice.params.size(), slice.params.data(), slice.state[0].data(), slice.state[1].data(), slice.grads.data(),
         slice.low.data());
+  }
+
+  void enqueue(Stream& stream, const Slice& slice, const Hyper& hyper) const override {
+    if (stream.device().kind() == Device::Kind::kCpu) return update(slice, hyper);
+    check_slice(slice, 2);
+    const AdamWStep s = adamw_step(config_, hyper);
+    static const auto kernel = reinterpret_cast<bellows_cuda_adamw_t*>(cuda_symbol("bellows_cuda_adamw"));
+    kernel(stream.native(), &s, &slice);
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "bellows/base/check.h"
 #include "bellows/base/dtype.h"
 #include "bellows/optimizer/optimizer.h"
 
@@ -32,6 +33,7 @@ inline double integer_power(double base, std::int64_t exponent) {
 }
 
 inline AdamWStep adamw_step(const AdamWConfig& config, const Hyper& hyper) {
+  BELLOWS_CHECK_GE(hyper.step, 1);  // the bias correction of step 0 divides by zero
   const double beta1 = config.beta1, beta2 = config.beta2, learning_rate = hyper.learning_rate;
   AdamWStep s;
   s.grad_scale = hyper.grad_scale;

@@ -1,9 +1,12 @@
 #include <cstddef>
 #include <string>
 
+#include "bellows/base/cuda_plugin.h"
+#include "bellows/base/device.h"
 #include "bellows/optimizer/optimizer.h"
 #include "optimizers/check_config.h"
 #include "optimizers/check_slice.h"
+#include "optimizers/cuda_kernels.h"
 #include "optimizers/sgd_element.h"
 
 namespace bellows {
@@ -46,6 +49,14 @@ class Sgd final : public Optimizer {
     const auto run = momentum ? (slice.low.empty() ? sweep<true, false> : sweep<true, true>)
                               : (slice.low.empty() ? sweep<false, false> : sweep<false, true>);
     run(s, slice.params.size(), slice.params.data(), slice.state[0].data(), slice.grads.data(), slice.low.data());
+  }
+
+  void enqueue(Stream& stream, const Slice& slice, const Hyper& hyper) const override {
+    if (stream.device().kind() == Device::Kind::kCpu) return update(slice, hyper);
+    check_slice(slice, config_.momentum > 0 ? 1 : 0);
+    const SgdStep s = sgd_step(config_, hyper);
+    static const auto kernel = reinterpret_cast<bellows_cuda_sgd_t*>(cuda_symbol("bellows_cuda_sgd"));
+    kernel(stream.native(), &s, &slice);
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "bellows/base/device.h"
 #include "bellows/base/error.h"
 #include "bellows/base/philox.h"
 
@@ -37,7 +38,7 @@ struct Shard {
     const auto equal = [&](const auto& a, const auto& b) {
       return std::memcmp(a.data() + offset, b.data() + other.offset, size * sizeof(a[0])) == 0;
     };
-    bool same = equal(params, other.params) && equal(low, other.low);
+    bool same = equal(params, other.params) && (low.empty() || equal(low, other.low));
     for (std::size_t k = 0; k < states.size(); ++k) same = same && equal(states[k], other.states[k]);
     return same;
   }
@@ -185,6 +186,43 @@ TEST_P(AnyOptimizer, TheLowCopyIsTheRoundedWeightAndChangesNothingElse) {
   }
   EXPECT_EQ(std::memcmp(with.params.data(), without.params.data(), 777 * sizeof(float)), 0);
   for (std::size_t i = 0; i < 777; ++i) EXPECT_EQ(with.low[i].bits, bf16(with.params[i]).bits);
+}
+
+// On CUDA devices too, where the host has some: the element functions are the same source.
+TEST_P(AnyOptimizer, GivesTheSameBitsOnEveryDevice) {
+  std::vector<Device*> devices = {&cpu_device()};
+  if (cuda_devices()) devices.insert(devices.end(), cuda_devices().value().begin(), cuda_devices().value().end());
+  for (Device* device : devices) {
+    const auto stream = device->make_stream();
+    for (const bool with_low : {true, false}) {
+      Shard host(*optimizer, 5003, with_low), copy = host;
+      const auto mirror = [&](auto& values) {
+        Buffer buffer = device->allocate(values.size() * sizeof(values[0]));
+        stream->copy(buffer.as<std::byte>(), std::as_bytes(std::span(values)));
+        return buffer;
+      };
+      const Buffer params = mirror(copy.params), low = mirror(copy.low);
+      std::vector<Buffer> states;
+      for (auto& state : copy.states) states.push_back(mirror(state));
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        host.make_grads(step);
+        optimizer->update(host.slice(0, host.size), hyper_of(step));
+        const Buffer grads = mirror(host.grads);
+        Slice slice{.params = params.as<float>(), .grads = grads.as<float>(), .state = {}, .low = low.as<bf16>()};
+        for (std::size_t k = 0; k < states.size(); ++k) slice.state[k] = states[k].as<float>();
+        optimizer->enqueue(*stream, slice, hyper_of(step));
+        stream->synchronize();
+      }
+      const auto fetch = [&](auto& values, const Buffer& buffer) {
+        stream->copy(std::as_writable_bytes(std::span(values)), buffer.as<std::byte>());
+      };
+      fetch(copy.params, params);
+      fetch(copy.low, low);
+      for (std::size_t k = 0; k < states.size(); ++k) fetch(copy.states[k], states[k]);
+      stream->synchronize();
+      EXPECT_TRUE(host.same_bits(copy)) << device->name();
+    }
+  }
 }
 
 TEST_P(AnyOptimizer, UpdatesNothingForAnEmptySlice) {

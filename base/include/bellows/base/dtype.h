@@ -61,9 +61,14 @@ static_assert(sizeof(bf16) == 2);
 
 /// IEEE half precision, rounded to nearest even.
 struct f16 {
-  _Float16 value = 0;
+#if defined(__clang_major__) && __clang_major__ < 15
+  using Storage = __fp16;  // the same format, under the name that clang 14 knows on x86
+#else
+  using Storage = _Float16;
+#endif
+  Storage value = 0;
   f16() = default;
-  explicit f16(float v) : value(static_cast<_Float16>(v)) {}
+  explicit f16(float v) : value(static_cast<Storage>(v)) {}
   explicit operator float() const { return static_cast<float>(value); }
 };
 static_assert(sizeof(f16) == 2);
