@@ -18,7 +18,7 @@ std::uint16_t bits_of(f16 half) {
 
 f16 half_from_bits(std::uint16_t bits) {
   f16 half;
-  std::memcpy(&half, &bits, 2);
+  std::memcpy(static_cast<void*>(&half), &bits, 2);
   return half;
 }
 
