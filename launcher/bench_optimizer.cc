@@ -11,6 +11,7 @@
 #include "bellows/base/memory.h"
 #include "bellows/base/thread_pool.h"
 #include "bellows/optimizer/optimizer.h"
+#include "command.h"
 
 namespace bellows {
 namespace {
@@ -152,23 +153,25 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
 }  // namespace
 
 int bench_optimizer_main(int argc, char** argv) {
-  Options options;
-  Settings settings("bellows bench optimizer", "the optimizer step held against a stream triad");
-  settings.add("elements", &options.elements, "parameters of the shard").range(1, 1e11);
-  settings.add("threads", &options.threads, "threads").range(1, 1024);
-  settings.add("samples", &options.samples, "timed repetitions").range(5, 1000);
-  settings.add("optimizers", &options.optimizers, "which to measure").choices(optimizer_names()).commas();
-  settings.add("json", &options.json, "an array of objects instead of a table");
-  settings.example("bellows bench optimizer --elements 100000000 --threads 2", "one shard of 100 million parameters");
-  if (!settings.parse(argc, argv)) return 0;
+  return with_errors([&] {
+    Options options;
+    Settings settings("bellows bench optimizer", "the optimizer step held against a stream triad");
+    settings.add("elements", &options.elements, "parameters of the shard").range(1, 1e11);
+    settings.add("threads", &options.threads, "threads").range(1, 1024);
+    settings.add("samples", &options.samples, "timed repetitions").range(5, 1000);
+    settings.add("optimizers", &options.optimizers, "which to measure").choices(optimizer_names()).commas();
+    settings.add("json", &options.json, "an array of objects instead of a table");
+    settings.example("bellows bench optimizer --elements 100000000 --threads 2", "one shard of 100 million parameters");
+    if (!settings.parse(argc, argv)) return 0;
 
-  ThreadPool pool(options.threads);
-  Shard shard(options.elements, pool);
-  std::vector<Row> rows;
-  for (const std::string& optimizer : options.optimizers)
-    for (const bool with_low : {false, true}) rows.push_back(measure(options, shard, optimizer, with_low));
-  options.json ? print_json(options, rows) : print_table(options, rows);
-  return 0;
+    ThreadPool pool(options.threads);
+    Shard shard(options.elements, pool);
+    std::vector<Row> rows;
+    for (const std::string& optimizer : options.optimizers)
+      for (const bool with_low : {false, true}) rows.push_back(measure(options, shard, optimizer, with_low));
+    options.json ? print_json(options, rows) : print_table(options, rows);
+    return 0;
+  });
 }
 
 }  // namespace bellows

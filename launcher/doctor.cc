@@ -139,6 +139,10 @@ void memory(Report& report) {
   report.json()["memory"] = {{"total_bytes", memory.total},        {"free_bytes", memory.free},
                              {"copy_gbps", bandwidth.copy * 1e-9}, {"triad_gbps", bandwidth.triad * 1e-9},
                              {"huge_pages", chosen(huge)},         {"shared_huge_pages", chosen(shmem)}};
+  if (chosen(shmem) == "never")
+    report.warn(
+        "Huge pages are off for shared memory: ranks pay more for its first touch. As root: echo advise > "
+        "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   if (chosen(huge) == "never")
     report.warn(
         "Transparent huge pages are off: starting takes longer and memory is slower. As root: echo madvise > "
