@@ -49,9 +49,9 @@ train=("$bin/gpt-train" --data "${data[@]}" --layers 4 --heads 4 --dim 128 --seq
 say "Training: 4 ranks on $(nproc) cores, ZeRO-2; ranks that do not pay are released"
 echo "A threshold of 75 % MFU is more than 4 ranks on few cores reach with so small a model, so the coordinator will act."
 began=$(date +%s)
-"$bin/bellows" run -n 4 --min 1 --max 4 --policy mfu-guard --ladder 2,4 --mfu-threshold 0.75 --window 3 --windows 3 \
+"$bin/bellows" run -n 4 --min 1 --max 4 --policy mfu-guard --ladder 2,4 --mfu-threshold 0.75 --window 2 --windows 3 \
   --straggler-gate 1 --job demo-$$ --log-dir "$out/ranks" --events "$out/events.jsonl" -- \
-  "${train[@]}" --metrics "$out/metrics.jsonl" --checkpoint "$out/checkpoints" --checkpoint-every 50 \
+  "${train[@]}" --metrics "$out/metrics.jsonl" --checkpoint "$out/checkpoints" --checkpoint-every 100 \
   --eval-every 100 --sample 400 > "$out/sample.txt" &
 job=$!
 trap 'kill $job 2>/dev/null || true' EXIT
