@@ -16,8 +16,16 @@
 namespace bellows {
 namespace {
 
+/// A file of this process' own, removed when the program ends.
 std::string write_file(const std::string& name, const std::string& text) {
-  const std::string path = ::testing::TempDir() + name + std::to_string(::getpid());
+  static struct Files {
+    std::vector<std::string> paths;
+    ~Files() {
+      for (const std::string& path : paths) unlink(path.c_str());
+    }
+  } files;
+  const std::string path = ::testing::TempDir() + "data-" + name + std::to_string(::getpid());
+  files.paths.push_back(path);
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }
