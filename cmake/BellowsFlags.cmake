@@ -4,15 +4,11 @@ add_library(bellows_flags INTERFACE)
 target_compile_options(bellows_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno>)
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  target_compile_options(bellows_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wthread-safety>)
+  target_compile_options(bellows_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wthread-safety -Werror=thread-safety>)
 endif()
 # GCC 12 warns of overlaps in std::string's operator+ that cannot happen (its bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(bellows_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
-endif()
-if(CMAKE_CXX_COMPILER_ID MATCHES Clang AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
-  # The same format under the name that these compilers know on x86.
-  target_compile_definitions(bellows_flags INTERFACE _Float16=__fp16)
 endif()
 if(BELLOWS_WERROR)
   target_compile_options(bellows_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
