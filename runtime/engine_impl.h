@@ -90,6 +90,8 @@ struct Engine::Impl {
 
   // -- Entry --
   void load(const CheckpointReader& reader);
+  /// What a checkpoint and the job that goes on from it must have in common, beside model and optimizer.
+  std::string later_numbers() const;
   CheckpointMeta checkpoint_meta(const std::string& extra) const;
 };
 

@@ -73,11 +73,19 @@ std::vector<std::byte> Engine::gather_parameters() {
   return whole;
 }
 
+// Which sample comes next and in which order sums are taken: going on with other values would repeat or leave out data.
+// What a person may change on purpose between two runs (learning rate, clipping, precision, stage) is not in it.
+std::string Engine::Impl::later_numbers() const {
+  return "seed=" + std::to_string(options.seed) + ";lanes=" + std::to_string(options.lanes) +
+         ";micro_batch=" + std::to_string(options.micro_batch) +
+         ";micro_batches_per_lane=" + std::to_string(options.micro_batches_per_lane) + ";" + options.job_fingerprint;
+}
+
 CheckpointMeta Engine::Impl::checkpoint_meta(const std::string& extra) const {
   CheckpointMeta meta;
   meta.step = step;
   meta.model_fingerprint = parameters.fingerprint();
-  meta.job_fingerprint = options.job_fingerprint;
+  meta.job_fingerprint = later_numbers();
   meta.optimizer = optimizer->name();
   meta.kinds = state.kind_names();
   meta.extra = nlohmann::json{{"updates", updates}, {"skipped_in_a_row", skipped_in_a_row}, {"trainer", extra}}.dump();
@@ -113,7 +121,7 @@ void Engine::Impl::load(const CheckpointReader& reader) {
   };
   must_equal("model", meta.model_fingerprint, parameters.fingerprint());
   must_equal("optimizer", meta.optimizer, optimizer->name());
-  must_equal("job", meta.job_fingerprint, options.job_fingerprint);
+  must_equal("job", meta.job_fingerprint, later_numbers());
   if (meta.kinds != state.kind_names())
     throw UserError("checkpoint " + reader.path() + " holds other optimizer arrays than this job's");
   const auto& own = state.shard().chunks();
@@ -134,7 +142,8 @@ void Engine::Impl::load(const CheckpointReader& reader) {
   updates = extra["updates"].get<std::int64_t>();
   skipped_in_a_row = extra.value("skipped_in_a_row", 0);
   state.refresh_low(pool);
-  state.set_parameters_current(stage.shards_parameters || own.size() == table.size());
+  // The same on every rank, also where one of them happens to own the whole of a small model: attach() gathers or not.
+  state.set_parameters_current(stage.shards_parameters || !stage.shards_optimizer || layout.world_size() == 1);
 }
 
 }  // namespace bellows
