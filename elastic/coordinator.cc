@@ -276,10 +276,7 @@ struct Coordinator::Impl final : v1::Coordination::Service {
       orders = c.orders_for(request->agent());
       return orders.version != request->version();
     });
-    with_core([&](CoordinatorCore& c) {
-      if (end == Poll::kGone) return c.on_agent_gone(request->agent(), now_ns());
-      c.on_agent_answered(request->agent(), now_ns());
-    });
+    if (end == Poll::kGone) with_core([&](CoordinatorCore& c) { c.on_agent_gone(request->agent(), now_ns()); });
     reply->set_version(orders.version);
     for (const std::string& id : orders.start) reply->add_start(id);
     for (const std::string& id : orders.kill) reply->add_kill(id);

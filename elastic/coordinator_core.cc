@@ -390,7 +390,6 @@ Signals CoordinatorCore::signals_for(const std::string& id) const {
 void CoordinatorCore::on_agent(const AgentMessage& message, Nanos now) {
   Agent& agent = agents_[message.agent];
   agent.last_seen = now;
-  agent.polling = true;
   agent.running = {message.running.begin(), message.running.end()};
   for (const std::string& id : message.running) {
     Record* record = find(id);
@@ -408,11 +407,6 @@ void CoordinatorCore::on_agent(const AgentMessage& message, Nanos now) {
   reconcile(now);
 }
 
-void CoordinatorCore::on_agent_answered(const std::string& name, Nanos now) {
-  agents_[name].polling = false;
-  agents_[name].last_seen = now;
-}
-
 void CoordinatorCore::on_agent_gone(const std::string& name, Nanos now) {
   const auto it = agents_.find(name);
   if (it == agents_.end() || !it->second.alive) return;
@@ -421,7 +415,8 @@ void CoordinatorCore::on_agent_gone(const std::string& name, Nanos now) {
   for (auto& [id, record] : records_) {
     if (record.agent != name) continue;
     if (record.state == State::kStarting) {
-      lose(id, "its agent is gone", 1, "", now);
+      record.state = State::kLost;  // no fault of its own, so it costs nothing: another one is ordered elsewhere
+      kill_.insert(id);
     } else if (!record.disconnected) {
       record.disconnected = now;  // its process dies with the agent: watch it closely
     }

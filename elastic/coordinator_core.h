@@ -89,8 +89,6 @@ class CoordinatorCore {
 
   // Agents.
   void on_agent(const AgentMessage& message, Nanos now);
-  /// Its poll was answered; a living agent polls again at once.
-  void on_agent_answered(const std::string& agent, Nanos now);
   void on_agent_gone(const std::string& agent, Nanos now);
   void on_exit(const ProcessExit& message, Nanos now);
   AgentOrders orders_for(const std::string& agent) const;
@@ -133,7 +131,6 @@ class CoordinatorCore {
     int slots = 0;
     bool alive = false;
     bool draining = false;
-    bool polling = false;  // a poll of its stands at the door
     Nanos last_seen = 0;
     std::set<std::string> running;
   };

@@ -43,9 +43,7 @@ void CoordinatorCore::reconcile(Nanos now) {
 void CoordinatorCore::find_silent_ranks(Nanos now) {
   if (over()) return;
   for (auto& [name, agent] : agents_) {
-    const double limit =
-        agent.polling ? config_.heartbeat_limit_s : std::min(config_.suspect_s, config_.heartbeat_limit_s);
-    if (agent.alive && seconds(now - agent.last_seen) > limit) on_agent_gone(name, now);
+    if (agent.alive && seconds(now - agent.last_seen) > config_.heartbeat_limit_s) on_agent_gone(name, now);
   }
   std::vector<std::pair<std::string, std::string>> lost;
   for (auto& [id, record] : records_) {

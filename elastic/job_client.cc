@@ -8,7 +8,7 @@
 namespace bellows {
 namespace {
 
-constexpr double kPatience = 5;
+constexpr double kPatience = 15;  // for an answer; nobody listening is known at once
 constexpr int kAgentPollMs = 2'000;
 
 std::string reason(const CallResult& result, const std::string& address) {

@@ -707,18 +707,18 @@ TEST_F(CoordinatorTest, AgentsThatVanishTakeTheirRanksWithThem) {
   EXPECT_TRUE(core_->membership().world_of(before[0]));
 }
 
-TEST_F(CoordinatorTest, AnAgentThatTakesItsOrdersAndNeverComesBackIsGoneSoon) {
-  begin(job(1, 1, 3));
-  pass();
-  slots_ = 0;
-  core_->on_agent_answered("agent", clock_.now());
-  for (int i = 0; i < 20; ++i) {
+TEST_F(CoordinatorTest, ASilentAgentIsGoneAndItsUnfinishedStartsCostNothing) {
+  begin(job(1, 1, 1, /*budget=*/0));
+  ASSERT_EQ(core_->orders_for("agent").start.size(), 1u);
+  for (int i = 0; i < 60; ++i) {
     clock_.advance(0.1);
-    core_->on_heartbeat({member(0), {}, {}, {}}, clock_.now());
     core_->tick(clock_.now());
   }
   EXPECT_FALSE(core_->status(clock_.now()).agents.at(0).alive);
-  EXPECT_EQ(size(), 1) << "its rank is heard of, so it lives";
+  EXPECT_FALSE(core_->outcome());
+  pass();  // it is back and starts another one; the late one is fenced
+  EXPECT_EQ(size(), 1);
+  EXPECT_EQ(core_->status(clock_.now()).failures, 0);
 }
 
 TEST_F(CoordinatorTest, PolicyDecidesOnWindowsOfTheCurrentGenerationOnly) {
