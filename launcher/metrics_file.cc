@@ -17,6 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // accounts keep their order
 
+// JSON has no word for what is not finite: it is written as null.
+double number_or_nan(const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); }
+
 /// Gathers lines; maps let the last of several lines on one step win.
 struct Gathered {
   MetricsFile file;
@@ -25,7 +28,7 @@ struct Gathered {
 
   void event(const std::string& name, const Json& json) {
     if (name == "eval") {
-      evaluations[json.at("step")] = json.at("loss");
+      evaluations[json.at("step")] = number_or_nan(json.at("loss"));
     } else if (name == "world") {
       file.changes.push_back({json.at("step"), json.at("from"), json.at("to"), json.value("planned", true),
                               json.value("reason", std::string()), json.value("bytes_moved", 0.0),
@@ -40,7 +43,7 @@ struct Gathered {
   void step(const Json& json) {
     MetricsFile::Step s;
     s.step = json.at("step");
-    s.loss = json.at("loss").is_null() ? std::nan("") : json.at("loss").get<double>();
+    s.loss = number_or_nan(json.at("loss"));
     s.tokens = json.value("tokens", std::int64_t{0});
     s.step_ms = json.value("step_ms", 0.0);
     s.world_size = json.value("world_size", 1);

@@ -38,14 +38,23 @@ constexpr const char* kMfu = "#2a8c5a";
 constexpr const char* kMfuFaint = "#b5dcc6";
 constexpr const char* kWorld = "#6a4c93";
 constexpr const char* kLost = "#c0392b";
+// White around letters, so that a line that passes behind them leaves them readable.
+constexpr const char* kHalo = R"(stroke="#ffffff" stroke-width="5" stroke-linejoin="round" paint-order="stroke")";
 
 struct AccountLook {
   std::string_view name, colour;
+  const char* ink;  // of what is written on it
 };
 constexpr AccountLook kAccountLooks[] = {
-    {"compute", "#1d5fa7"},    {"exposed_collective", "#e07b39"}, {"straggler_wait", "#d1495b"},
-    {"data_wait", "#8d6e63"},  {"optimizer", "#2a8c5a"},          {"transfer", "#00838f"},
-    {"checkpoint", "#6a4c93"}, {"reconfiguration", "#f2b134"},    {"idle", "#b8c1cb"},
+    {"compute", "#1d5fa7", "#ffffff"},
+    {"exposed_collective", "#e07b39", "#ffffff"},
+    {"straggler_wait", "#d1495b", "#ffffff"},
+    {"data_wait", "#8d6e63", "#ffffff"},
+    {"optimizer", "#2a8c5a", "#ffffff"},
+    {"transfer", "#00838f", "#ffffff"},
+    {"checkpoint", "#6a4c93", "#ffffff"},
+    {"reconfiguration", "#f2b134", kInk},
+    {"idle", "#b8c1cb", kInk},
 };
 
 std::string escaped(const std::string& text) {
@@ -142,7 +151,7 @@ struct Panel {
 
   void frame(Svg& svg, const std::string& title, const std::string& unit, double y_step,
              const std::function<std::string(double)>& label) const {
-    svg.text(kLeft, top - 10, title, "start", 14, kInk, R"(font-weight="bold")");
+    svg.text(kLeft, top - 10, title, "start", 14, kInk, fmt::format(R"(font-weight="bold" {})", kHalo).c_str());
     svg.raw(fmt::format(R"svg(<text transform="translate({:.1f} {:.1f}) rotate(-90)" text-anchor="middle" )svg"
                         R"(font-size="12" fill="{}">{}</text>)"
                         "\n",
@@ -208,8 +217,9 @@ std::pair<double, double> range_of(const Series& series) {
 void legend_entry(Svg& svg, double* right, double y, const std::string& words, const char* colour, bool dot,
                   double width) {
   *right -= 6.9 * static_cast<double>(words.size());
-  svg.text(*right, y + 4, words, "start", 12, kGrey);
+  svg.text(*right, y + 4, words, "start", 12, kGrey, kHalo);
   *right -= 30;
+  svg.rect(*right - 4, y - 7, 30, 14, "#ffffff");
   svg.line(*right, y, *right + 22, y, colour, fmt::format(R"(stroke-width="{}")", width).c_str());
   if (dot) svg.circle(*right + 11, y, 3.6, colour);
   *right -= 14;
@@ -302,14 +312,17 @@ void badge(Svg& svg, double x, double y, std::size_t number, const char* colour)
 
 // A dashed line through all panels where the world changed, with a number that the list below explains.
 void draw_change_lines(Svg& svg, const Panel& first, double bottom, const MetricsFile& run) {
-  double free_from = kLeft;
+  const std::size_t badges = std::min(run.changes.size(), kMostChanges);
+  double free_from = kLeft + 56;  // right of the panel's title
   for (std::size_t i = 0; i < run.changes.size(); ++i) {
     const auto& change = run.changes[i];
     const char* colour = change.planned ? kGrey : kLost;
     const double x = first.x(std::clamp(static_cast<double>(change.step), first.x_low, first.x_high));
     svg.line(x, first.top, x, bottom, colour, R"(stroke-width="1" stroke-dasharray="4 4" stroke-opacity="0.7")");
-    if (i >= kMostChanges) continue;
-    const double at = std::max(x, free_from);
+    if (i >= badges) continue;
+    // Beside each other where they would overlap, and all of them inside the picture.
+    const double room_to = kLeft + kPlotWidth - 20 * static_cast<double>(badges - 1 - i);
+    const double at = std::min(std::max(x, free_from), room_to);
     badge(svg, at, first.top - 11, i + 1, colour);
     free_from = at + 20;
   }
@@ -349,18 +362,18 @@ double draw_accounts(Svg& svg, double top, const MetricsFile& run) {
   double x = kLeft, legend_y = top + 70;
   std::size_t column = 0;
   for (std::size_t i = 0; i < ms.size(); ++i) {
-    std::string_view colour = "#455a64";
-    for (const AccountLook& look : kAccountLooks)
-      if (look.name == run.accounts_ms[i].first) colour = look.colour;
+    AccountLook look{"", "#455a64", "#ffffff"};
+    for (const AccountLook& known : kAccountLooks)
+      if (known.name == run.accounts_ms[i].first) look = known;
     const double width = ms[i] / total * kPlotWidth;
-    svg.rect(x, top + 20, width, 28, colour);
+    svg.rect(x, top + 20, width, 28, look.colour);
     if (width > 60)
-      svg.text(x + width / 2, top + 38.5, fmt::format("{:.1f} %", shares[i] / 10.0), "middle", 12, "#ffffff");
+      svg.text(x + width / 2, top + 38.5, fmt::format("{:.1f} %", shares[i] / 10.0), "middle", 12, look.ink);
     x += width;
     std::string name = run.accounts_ms[i].first;
     std::replace(name.begin(), name.end(), '_', ' ');
     const double at = kLeft + static_cast<double>(column) * kPlotWidth / 5;
-    svg.rect(at, legend_y - 10, 12, 12, colour, R"(rx="2")");
+    svg.rect(at, legend_y - 10, 12, 12, look.colour, R"(rx="2")");
     svg.text(at + 18, legend_y, fmt::format("{} {:.1f} %", name, shares[i] / 10.0), "start", 12, kInk);
     if (++column == 5) column = 0, legend_y += 22;
   }

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "bellows/base/config.h"
@@ -33,24 +36,42 @@ std::string changes(const MetricsFile& run) {
   return row("world size", path + (run.changes.empty() ? " (no change)" : "")) + lines;
 }
 
-std::string accounts(const MetricsFile& run) {
+struct Share {
+  std::string account;
+  double seconds, percent;
+};
+
+/// Percents add up to 100.0 as they are printed; empty where no time was accounted for.
+std::vector<Share> shares(const MetricsFile& run) {
   std::vector<double> ms;
-  double total = 0;
-  for (const auto& [name, value] : run.accounts_ms) {
-    ms.push_back(value);
-    total += value;
-  }
-  if (!(total > 0)) return "";
-  const std::vector<int> shares = tenths_of_percent(ms);
-  std::string text = "\nwhere the time of rank 0 went\n" + format("  %-22s %12s %7s\n", "account", "ms", "%");
-  for (std::size_t i = 0; i < ms.size(); ++i) {
-    std::string name = run.accounts_ms[i].first;
-    for (char& c : name)
-      if (c == '_') c = ' ';
-    text += format("  %-22s %12.0f %7.1f\n", name.c_str(), ms[i], shares[i] / 10.0);
-  }
-  return text + format("  %-22s %12.0f %7.1f\n", "all", total, 100.0);
+  for (const auto& [name, value] : run.accounts_ms) ms.push_back(value);
+  const std::vector<int> tenths = tenths_of_percent(ms);
+  std::vector<Share> all;
+  if (std::accumulate(tenths.begin(), tenths.end(), 0) == 0) return all;
+  for (std::size_t i = 0; i < ms.size(); ++i) all.push_back({run.accounts_ms[i].first, ms[i] / 1000, tenths[i] / 10.0});
+  return all;
 }
+
+std::string accounts(const MetricsFile& run) {
+  std::string text;
+  double seconds = 0;
+  for (Share share : shares(run)) {
+    std::replace(share.account.begin(), share.account.end(), '_', ' ');
+    text += format("  %-22s %12.2f %7.1f\n", share.account.c_str(), share.seconds, share.percent);
+    seconds += share.seconds;
+  }
+  if (text.empty()) return "";
+  return "\nwhere the time of rank 0 went\n" + format("  %-22s %12s %7s\n", "account", "seconds", "%") + text +
+         format("  %-22s %12.2f %7.1f\n", "all", seconds, 100.0);
+}
+
+double tokens_per_second(const MetricsFile& run) {
+  return run.wall_ms > 0 ? run.tokens_with_repeats / run.wall_ms * 1000 : 0;
+}
+
+using Json = nlohmann::ordered_json;
+
+Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 }  // namespace
 
@@ -73,12 +94,9 @@ std::string report_text(const MetricsFile& run) {
     text += row("held-out loss", at(run.evaluations.front()) + " -> " + at(run.evaluations.back()));
   }
   text += row("wall time", duration_text(run.wall_ms));
-  text += row(
-      "tokens",
-      grouped(static_cast<std::int64_t>(run.tokens_with_repeats)) +
-          format(", %s per second",
-                 grouped(static_cast<std::int64_t>(run.wall_ms > 0 ? run.tokens_with_repeats / run.wall_ms * 1000 : 0))
-                     .c_str()));
+  text +=
+      row("tokens", grouped(static_cast<std::int64_t>(run.tokens_with_repeats)) +
+                        format(", %s per second", grouped(static_cast<std::int64_t>(tokens_per_second(run))).c_str()));
   text += row("MFU", run.has_mfu() ? format("%.1f %% on average", run.mean_mfu() * 100)
                                    : std::string("unavailable (the device's peak is unknown)"));
   text += changes(run);
@@ -87,17 +105,55 @@ std::string report_text(const MetricsFile& run) {
   return text + accounts(run);
 }
 
+std::string report_json(const MetricsFile& run) {
+  const MetricsFile::Step &first = run.steps.front(), &last = run.steps.back();
+  Json json;
+  json["first_step"] = first.step;
+  json["last_step"] = last.step;
+  json["repeated_steps"] = run.repeated;
+  json["skipped_steps"] = run.skipped;
+  json["ended"] = run.ended;
+  json["first_loss"] = finite_or_null(first.loss);
+  json["last_loss"] = finite_or_null(last.loss);
+  json["mean_loss_of_last_20_steps"] = finite_or_null(run.final_loss());
+  json["held_out"] = Json::array();
+  for (const MetricsFile::Evaluation& e : run.evaluations)
+    json["held_out"].push_back({{"step", e.step}, {"loss", finite_or_null(e.loss)}});
+  json["tokens"] = static_cast<std::int64_t>(run.tokens_with_repeats);
+  json["wall_seconds"] = run.wall_ms / 1000;
+  json["tokens_per_second"] = tokens_per_second(run);
+  json["mean_mfu"] = run.has_mfu() ? finite_or_null(run.mean_mfu()) : Json(nullptr);
+  json["world_changes"] = Json::array();
+  for (const MetricsFile::WorldChange& c : run.changes)
+    json["world_changes"].push_back({{"step", c.step},
+                                     {"from", c.from},
+                                     {"to", c.to},
+                                     {"planned", c.planned},
+                                     {"reason", c.reason},
+                                     {"bytes_moved", c.bytes_moved},
+                                     {"ms", c.ms}});
+  json["accounts"] = Json::array();
+  for (const Share& share : shares(run))
+    json["accounts"].push_back({{"account", share.account}, {"seconds", share.seconds}, {"percent", share.percent}});
+  if (!run.parameters_digest.empty())
+    json["digests"] = {{"parameters", run.parameters_digest}, {"optimizer", run.optimizer_digest}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 int report_main(int argc, char** argv) {
   return with_errors([&] {
     std::vector<std::string> files;
+    bool json = false;
     Settings settings("bellows report", "sums up a run from its metrics file");
     settings.leave_unknown();
     settings.words("METRICS.jsonl", &files, "what --metrics of a trainer wrote");
+    settings.add("json", &json, "prints one JSON object, for programs");
     settings.example("bellows report out/metrics.jsonl", "losses, world changes and where the time went");
     if (!settings.parse(argc, argv)) return 0;
     if (files.size() != 1)
       throw UserError("bellows report takes one metrics file, not " + std::to_string(files.size()));
-    std::fputs(report_text(MetricsFile::read(files[0])).c_str(), stdout);
+    const MetricsFile run = MetricsFile::read(files[0]);
+    std::fputs((json ? report_json(run) : report_text(run)).c_str(), stdout);
     return 0;
   });
 }

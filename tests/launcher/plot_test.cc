@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "bellows/base/error.h"
@@ -131,9 +132,28 @@ TEST_F(Plot, ReportSaysWhatHappened) {
   EXPECT_THAT(text, HasSubstr("rank 1 <killed> & gone"));
   EXPECT_THAT(text, HasSubstr("unplanned"));
   EXPECT_THAT(text, HasSubstr("50.0 % on average"));
-  EXPECT_THAT(text, HasSubstr("straggler wait                  100    33.4"));
+  EXPECT_THAT(text, HasSubstr("straggler wait                 0.10    33.4"));
   EXPECT_THAT(text, HasSubstr("3,000, 10,000 per second"));
   EXPECT_THAT(text, Not(HasSubstr("has not ended")));
+}
+
+TEST_F(Plot, ReportForProgramsSaysTheSame) {
+  const auto run = MetricsFile::read(write(step(1, 5, "null") + step(2, 4, "null") +
+                                           "{\"event\":\"eval\",\"step\":2,\"loss\":null}\n" + kChange +
+                                           step(3, 3, "null", 1) + kEnd));
+  const auto json = nlohmann::json::parse(report_json(run));
+  EXPECT_EQ(json["first_loss"], 5.0);
+  EXPECT_EQ(json["last_loss"], 3.0);
+  EXPECT_EQ(json["tokens"], 3000);
+  EXPECT_TRUE(json["mean_mfu"].is_null());
+  ASSERT_EQ(json["held_out"].size(), 1u);
+  EXPECT_TRUE(json["held_out"][0]["loss"].is_null());
+  ASSERT_EQ(json["world_changes"].size(), 1u);
+  EXPECT_EQ(json["world_changes"][0]["reason"], "rank 1 <killed> & gone");
+  EXPECT_EQ(json["world_changes"][0]["planned"], false);
+  double percent = 0;
+  for (const auto& share : json["accounts"]) percent += share["percent"].get<double>();
+  EXPECT_NEAR(percent, 100, 1e-9);
 }
 
 TEST_F(Plot, UnknownMfuIsNotANumber) {
