@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -135,14 +136,11 @@ void memory(Report& report) {
     return begin == setting.npos || end == setting.npos ? std::string("unknown")
                                                         : setting.substr(begin + 1, end - begin - 1);
   };
-  report.line("huge pages", chosen(huge), "in shared memory: " + chosen(shmem));
+  report.line("huge pages", chosen(huge),
+              "in shared memory: " + chosen(shmem) + (chosen(shmem) == "never" ? ", collapsed on request" : ""));
   report.json()["memory"] = {{"total_bytes", memory.total},        {"free_bytes", memory.free},
                              {"copy_gbps", bandwidth.copy * 1e-9}, {"triad_gbps", bandwidth.triad * 1e-9},
                              {"huge_pages", chosen(huge)},         {"shared_huge_pages", chosen(shmem)}};
-  if (chosen(shmem) == "never")
-    report.warn(
-        "Huge pages are off for shared memory: ranks pay more for its first touch. As root: echo advise > "
-        "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   if (chosen(huge) == "never")
     report.warn(
         "Transparent huge pages are off: starting takes longer and memory is slower. As root: echo madvise > "
@@ -211,7 +209,7 @@ void limits(Report& report) {
 
   report.section("Limits");
   report.line("open files", limit_text(files.rlim_cur, false), "at most " + limit_text(files.rlim_max, false));
-  report.line("locked memory", limit_text(locked.rlim_cur, true));
+  report.line("locked memory", limit_text(locked.rlim_cur, true), "used by GPUs and InfiniBand only");
   report.line("processes", limit_text(processes.rlim_cur, false));
   report.line("/dev/shm", has_shm ? human_bytes(shm_bytes) : "missing", "not used: shared memory is anonymous");
   report.line("memory, group", group ? human_bytes(*group) : "unlimited", "shared memory counts here");
@@ -224,10 +222,10 @@ void limits(Report& report) {
   if (files.rlim_cur != RLIM_INFINITY && files.rlim_cur < 1024)
     report.warn("Only " + std::to_string(files.rlim_cur) +
                 " open files: jobs of more than a few dozen ranks a host will fail to connect. ulimit -n 65536");
-  if (locked.rlim_cur != RLIM_INFINITY && locked.rlim_cur < (rlim_t{64} << 20))
+  const bool pins_memory = cuda_devices().ok() || std::filesystem::exists("/sys/class/infiniband");
+  if (pins_memory && locked.rlim_cur != RLIM_INFINITY && locked.rlim_cur < (rlim_t{64} << 20))
     report.warn("Only " + human_bytes(static_cast<double>(locked.rlim_cur)) +
-                " of locked memory: InfiniBand and GPU staging need more (one host without GPUs does not). "
-                "ulimit -l unlimited");
+                " of locked memory: GPUs and InfiniBand need page-locked buffers. ulimit -l unlimited");
   if (processes.rlim_cur != RLIM_INFINITY && processes.rlim_cur < 512)
     report.warn("Only " + std::to_string(processes.rlim_cur) + " processes and threads: ulimit -u 4096");
   if (group && *group < static_cast<double>(std::size_t{2} << 30))
