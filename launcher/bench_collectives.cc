@@ -20,6 +20,7 @@
 #include "bellows/base/clock.h"
 #include "bellows/base/error.h"
 #include "bellows/comm/communicator.h"
+#include "bellows/elastic/session.h"
 
 namespace bellows {
 namespace {
@@ -555,15 +556,7 @@ int bench_collectives_main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  try {
-    return run_benchmark(options);
-  } catch (const UserError& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  return run_main([&] { return run_benchmark(options); });
 }
 
 }  // namespace bellows

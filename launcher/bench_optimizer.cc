@@ -12,6 +12,7 @@
 #include "bellows/base/hardware.h"
 #include "bellows/base/memory.h"
 #include "bellows/base/thread_pool.h"
+#include "bellows/elastic/session.h"
 #include "bellows/optimizer/optimizer.h"
 #include "command.h"
 
@@ -166,7 +167,7 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
 }  // namespace
 
 int bench_optimizer_main(int argc, char** argv) {
-  return with_errors([&] {
+  return run_main([&] {
     Options options;
     Settings settings("bellows bench optimizer", "the optimizer step held against a stream triad");
     settings.add("elements", &options.elements, "parameters of the shard").range(1, 1e11);

@@ -17,6 +17,7 @@
 #include "bellows/base/config.h"
 #include "bellows/base/error.h"
 #include "bellows/base/hardware.h"
+#include "bellows/elastic/session.h"
 #include "command.h"
 
 namespace bellows {
@@ -65,12 +66,35 @@ std::vector<Sample> measure(const Options& o, int ranks, int threads, const std:
   std::vector<std::string> words;
   if (ranks > 1)
     words = {(own_folder() / "bellows").string(), "run", "-n", std::to_string(ranks), "--progress", "none", "--"};
-  const std::vector<std::string> own = {
-      (own_folder() / "gpt-train").string(), "--data", "synthetic", "--vocab", std::to_string(o.vocab), "--layers",
-      std::to_string(o.layers), "--heads", std::to_string(o.heads), "--dim", std::to_string(o.dim), "--seq",
-      std::to_string(o.seq), "--micro-batch", std::to_string(o.micro_batch), "--lanes", std::to_string(lanes), "--stage",
-      std::to_string(o.stage), "--precision", o.precision, "--threads", std::to_string(threads), "--steps",
-      std::to_string(o.steps + 2), "--eval-batches", "1", "--metrics", metrics};
+  const std::vector<std::string> own = {(own_folder() / "gpt-train").string(),
+                                        "--data",
+                                        "synthetic",
+                                        "--vocab",
+                                        std::to_string(o.vocab),
+                                        "--layers",
+                                        std::to_string(o.layers),
+                                        "--heads",
+                                        std::to_string(o.heads),
+                                        "--dim",
+                                        std::to_string(o.dim),
+                                        "--seq",
+                                        std::to_string(o.seq),
+                                        "--micro-batch",
+                                        std::to_string(o.micro_batch),
+                                        "--lanes",
+                                        std::to_string(lanes),
+                                        "--stage",
+                                        std::to_string(o.stage),
+                                        "--precision",
+                                        o.precision,
+                                        "--threads",
+                                        std::to_string(threads),
+                                        "--steps",
+                                        std::to_string(o.steps + 2),
+                                        "--eval-batches",
+                                        "1",
+                                        "--metrics",
+                                        metrics};
   words.insert(words.end(), own.begin(), own.end());
   run(words, folder + "/log");
   std::vector<Sample> samples;
@@ -78,7 +102,8 @@ std::vector<Sample> measure(const Options& o, int ranks, int threads, const std:
   for (std::string line; std::getline(in, line);) {
     const auto json = nlohmann::json::parse(line);
     if (json.contains("event") || json["step"].get<int>() <= 2) continue;
-    samples.push_back({json["step_ms"], json["tokens_per_second"], json["mfu"].is_null() ? 0.0 : json["mfu"].get<double>()});
+    samples.push_back(
+        {json["step_ms"], json["tokens_per_second"], json["mfu"].is_null() ? 0.0 : json["mfu"].get<double>()});
   }
   return samples;
 }
@@ -90,9 +115,8 @@ double median(std::vector<Sample> samples, Field field) {
 }
 
 nlohmann::ordered_json row(const Options& o, const std::vector<Sample>& samples, int ranks, int threads) {
-  const auto [least, most] = std::minmax_element(samples.begin(), samples.end(), [](const Sample& a, const Sample& b) {
-    return a.step_ms < b.step_ms;
-  });
+  const auto [least, most] = std::minmax_element(
+      samples.begin(), samples.end(), [](const Sample& a, const Sample& b) { return a.step_ms < b.step_ms; });
   nlohmann::ordered_json json;
   json["op"] = "trainer_step";
   json["dtype"] = o.precision;
@@ -135,17 +159,19 @@ int measure_and_print(const Options& o) {
   nlohmann::ordered_json rows = {row(o, one, 1, o.threads)};
   if (o.ranks > 1) {
     rows.push_back(row(o, many, o.ranks, o.threads));
-    rows.back()["scaling"] = rows[1]["tokens_per_second"].get<double>() /
-                             (o.ranks * rows[0]["tokens_per_second"].get<double>());
+    rows.back()["scaling"] =
+        rows[1]["tokens_per_second"].get<double>() / (o.ranks * rows[0]["tokens_per_second"].get<double>());
   }
   for (auto& r : rows) r["peak_gflops_per_core"] = (o.precision == "bf16" ? peak.bf16 : peak.f32) * 1e-9;
   if (o.json) {
     fmt::print("{}\n", rows.dump(1));
     return 0;
   }
-  fmt::print("{} layers, {} wide, {} heads, sequence {}, vocabulary {}, micro-batch {}, {}, ZeRO-{}; peak {:.0f} GFLOP/s per core\n\n",
-             o.layers, o.dim, o.heads, o.seq, o.vocab, o.micro_batch, o.precision, o.stage,
-             rows[0]["peak_gflops_per_core"].get<double>());
+  fmt::print(
+      "{} layers, {} wide, {} heads, sequence {}, vocabulary {}, micro-batch {}, {}, ZeRO-{}; peak {:.0f} GFLOP/s per "
+      "core\n\n",
+      o.layers, o.dim, o.heads, o.seq, o.vocab, o.micro_batch, o.precision, o.stage,
+      rows[0]["peak_gflops_per_core"].get<double>());
   fmt::print("{:>5} {:>7} {:>10} {:>8} {:>8} {:>10} {:>9} {:>8}\n", "ranks", "threads", "median ms", "min", "max",
              "tokens/s", "of peak", "scaling");
   for (const auto& r : rows)
@@ -159,7 +185,7 @@ int measure_and_print(const Options& o) {
 }  // namespace
 
 int bench_trainer_main(int argc, char** argv) {
-  return with_errors([&] {
+  return run_main([&] {
     Options o;
     Settings settings("bellows bench trainer", "times whole training steps against the matrix peak of the cores");
     settings.group("Model");

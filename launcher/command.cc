@@ -1,22 +1,6 @@
 #include "command.h"
 
-#include <cstdio>
-
-#include "bellows/base/error.h"
-
 namespace bellows {
-
-int with_errors(const std::function<int()>& body) {
-  try {
-    return body();
-  } catch (const UserError& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
-}
 
 bool parse_words(Settings& settings, const std::vector<std::string>& argv) {
   std::vector<const char*> pointers;

@@ -13,6 +13,7 @@
 #include "bellows/base/config.h"
 #include "bellows/base/nearest.h"
 #include "bellows/elastic/job_client.h"
+#include "bellows/elastic/session.h"
 #include "command.h"
 #include "job_file.h"
 #include "progress.h"
@@ -236,7 +237,7 @@ int ctl_command(const std::vector<std::string>& argv) {
   settings.add("timeout", &flags.timeout_s, "scale: longest wait").above(0).value_name("SEC");
   settings.add("follow", &flags.follow, "events: go on until the job ends").short_name('f');
   settings.accept_environment({"BELLOWS_*"});  // an operator's shell may hold a job's settings too
-  return with_errors([&] {
+  return run_main([&] {
     if (!parse_words(settings, argv)) return 0;
     if (words.empty()) throw UserError(argv[0] + ": what? One of: status, scale N, drain HOST, events, stop");
     flags.what = words.front();

@@ -15,6 +15,7 @@
 #include "bellows/base/hardware.h"
 #include "bellows/base/memory.h"
 #include "bellows/comm/communicator.h"
+#include "bellows/elastic/session.h"
 #include "command.h"
 
 namespace bellows {
@@ -236,7 +237,7 @@ void limits(Report& report) {
 }  // namespace
 
 int doctor_main(int argc, char** argv) {
-  return with_errors([&] {
+  return run_main([&] {
     bool json = false;
     Settings settings("bellows doctor", "what this host and this build offer, and which limits will hurt");
     settings.add("json", &json, "one object instead of a page");

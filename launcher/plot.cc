@@ -14,6 +14,7 @@
 
 #include "bellows/base/config.h"
 #include "bellows/base/error.h"
+#include "bellows/elastic/session.h"
 #include "command.h"
 
 extern char** environ;
@@ -457,7 +458,7 @@ std::string convert_to_png(const fs::path& svg, const fs::path& png) {
 }  // namespace
 
 int plot_main(int argc, char** argv) {
-  return with_errors([&] {
+  return run_main([&] {
     std::vector<std::string> files;
     std::string output, title;
     Settings settings("bellows plot", "draws loss, MFU, world size and time accounts of a run");

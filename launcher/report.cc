@@ -8,6 +8,7 @@
 #include "bellows/base/config.h"
 #include "bellows/base/error.h"
 #include "bellows/base/memory.h"
+#include "bellows/elastic/session.h"
 #include "command.h"
 #include "plot.h"
 
@@ -141,7 +142,7 @@ std::string report_json(const MetricsFile& run) {
 }
 
 int report_main(int argc, char** argv) {
-  return with_errors([&] {
+  return run_main([&] {
     std::vector<std::string> files;
     bool json = false;
     Settings settings("bellows report", "sums up a run from its metrics file");

@@ -17,6 +17,7 @@
 #include "bellows/base/hardware.h"
 #include "bellows/base/log.h"
 #include "bellows/elastic/coordinator.h"
+#include "bellows/elastic/session.h"
 #include "command.h"
 #include "console.h"
 #include "guard.h"
@@ -203,7 +204,7 @@ int run_command(const std::vector<std::string>& argv) {
   settings.example("bellows run -n 4 --min 1 -- gpt-train --data text.txt",
                    "four ranks, as few as one if more do not pay");
   settings.leave_unknown();
-  return with_errors([&] {
+  return run_main([&] {
     if (!parse_words(settings, argv)) return 0;
     if (program.empty())
       throw UserError(argv[0] +
@@ -211,7 +212,7 @@ int run_command(const std::vector<std::string>& argv) {
     flags.job.complete(base_name(program.front()));
     settings_for_ranks(settings, &flags.rank_environment);
     flags.own_variables = own_variables(settings);
-    return guarded([&] { return with_errors([&] { return run_job(flags, program); }); });
+    return guarded([&] { return run_main([&] { return run_job(flags, program); }); });
   });
 }
 
@@ -222,7 +223,7 @@ int coordinator_command(const std::vector<std::string>& argv) {
   flags.add_to(settings);
   settings.add("log-level", &log_level, "what the coordinator itself logs").choices(kLogLevels);
   settings.leave_unknown();
-  return with_errors([&] {
+  return run_main([&] {
     if (!parse_words(settings, argv)) return 0;
     const bool given = !flags.coordinator.token.empty();
     flags.complete("job");
@@ -270,7 +271,7 @@ int agent_command(const std::vector<std::string>& argv) {
       .value_name("DIR");
   settings.add("log-level", &log_level, "what the agent itself logs").choices(kLogLevels);
   settings.leave_unknown();
-  return with_errors([&] {
+  return run_main([&] {
     if (!parse_words(settings, argv)) return 0;
     if (program.empty()) throw UserError(argv[0] + ": what a rank runs comes after --");
     options.command = program;
@@ -278,7 +279,7 @@ int agent_command(const std::vector<std::string>& argv) {
     options.without = own_variables(settings);
     options.environment["BELLOWS_WINDOW"] = fmt::format("{}", window_s);
     return guarded([&] {
-      return with_errors([&] {
+      return run_main([&] {
         init_log("agent", log_level);
         measure_peak(&options.environment);
         Console console(false);
