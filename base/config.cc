@@ -103,7 +103,7 @@ const std::vector<std::string>& runtime_environment() {
       "BELLOWS_RANK",      "BELLOWS_WORLD_SIZE", "BELLOWS_LOCAL_RANK", "BELLOWS_LOCAL_SIZE", "BELLOWS_COORDINATOR",
       "BELLOWS_TOKEN",     "BELLOWS_MEMBER",     "BELLOWS_HOST",       "BELLOWS_JOB",        "BELLOWS_FAULT",
       "BELLOWS_HEARTBEAT", "BELLOWS_WINDOW",     "BELLOWS_PEAK_F32",   "BELLOWS_PEAK_BF16",  "BELLOWS_LOG_LEVEL",
-      "BELLOWS_CONFIG",    "BELLOWS_SPAWN_*"};
+      "BELLOWS_CONFIG",    "BELLOWS_SPAWN_*",    "BELLOWS_TEST_*"};
   return names;
 }
 

@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 out=$here/bellows-out
 data=()
 prove=no
-steps=${BELLOWS_DEMO_STEPS:-700}
+steps=${DEMO_STEPS:-700}
 
 usage() {
   cat <<EOF

@@ -19,7 +19,6 @@ for argument in "$@"; do
   esac
 done
 "$here/scripts/setup.sh" "${setup[@]}"
-export BELLOWS_SKIP_SETUP=1
 
 # What a sanitizer finds must fail the test, with a trace.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
@@ -31,7 +30,7 @@ for preset in "${presets[@]}"; do
   folder=$here/build
   [ "$preset" = release ] || folder=$here/build-$preset
   printf '\n== %s: build\n' "$preset"
-  "$here/scripts/build.sh" "$preset"
+  BELLOWS_SKIP_SETUP=1 "$here/scripts/build.sh" "$preset"
   [ "$preset" = clang ] && continue
   printf '\n== %s: tests\n' "$preset"
   log=$folder/test.log
