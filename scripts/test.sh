@@ -21,7 +21,8 @@ done
 "$here/scripts/setup.sh" "${setup[@]}"
 
 # What a sanitizer finds must fail the test, with a trace.
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
+# (No detect_stack_use_after_return: g++ 12 aligns its stand-in stack to 32 bytes, and AVX-512 variables fault there.)
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-second_deadlock_stack=1:suppressions=$here/scripts/tsan.supp}
 

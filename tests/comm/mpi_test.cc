@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "bellows/comm/communicator.h"
+#include "mpirun.h"
 #include "ranks.h"
 
 namespace bellows {
@@ -50,7 +51,8 @@ TEST(MpiBootstrap, NamesAVariableThatIsHalfSet) {
 #if defined(BELLOWS_TEST_MPIRUN)
 TEST(MpiBootstrap, ConnectsRanksThatMpirunStarted) {
   const std::string command =
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 " BELLOWS_TEST_MPIRUN
+      std::string("ASAN_OPTIONS=") + kAsanOptionsUnderMpirun +
+      " OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 " BELLOWS_TEST_MPIRUN
       " --oversubscribe -n 4 " BELLOWS_BIN_DIR "/mpi_rank 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "mpirun.h"
 #include "training.h"
 
 namespace bellows::testing_tools {
@@ -16,8 +17,18 @@ bool full() { return std::getenv("BELLOWS_TEST_FULL") != nullptr; }
 
 std::vector<std::string> launch(int ranks) { return {"bellows", "run", "-n", std::to_string(ranks)}; }
 std::vector<std::string> launch_elastic(int ranks, int most) {
-  return {"bellows", "run", "-n", std::to_string(ranks), "--min", "1", "--max", std::to_string(most),
-          "--policy", "manual", "--suspect-limit", "0.5"};
+  return {"bellows",
+          "run",
+          "-n",
+          std::to_string(ranks),
+          "--min",
+          "1",
+          "--max",
+          std::to_string(most),
+          "--policy",
+          "manual",
+          "--suspect-limit",
+          "0.5"};
 }
 
 // Acceptance 2: world 1-4 x stages 0-3 x two bucket sizes x two precisions. A sample here, all of it with --full.
@@ -47,8 +58,11 @@ TEST(Invariance, MpirunAloneGivesTheSameNumbers) {
   training.launcher = {BELLOWS_TEST_MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", "3"};
   const std::string folder = fresh_folder();
   auto words = command_of(training, folder);
-  words.erase(std::find(words.begin(), words.end(), "--"));   // mpirun takes the program without it
-  Process process(words, {{"OMPI_MCA_mpi_yield_when_idle", "1"}, {"BELLOWS_PEAK_F32", "1e11"}, {"BELLOWS_PEAK_BF16", "1e11"}});
+  words.erase(std::find(words.begin(), words.end(), "--"));  // mpirun takes the program without it
+  Process process(words, {{"OMPI_MCA_mpi_yield_when_idle", "1"},
+                          {"ASAN_OPTIONS", kAsanOptionsUnderMpirun},
+                          {"BELLOWS_PEAK_F32", "1e11"},
+                          {"BELLOWS_PEAK_BF16", "1e11"}});
   ASSERT_EQ(process.wait(120), 0) << process.err();
   expect_same(read_metrics(folder + "/metrics.jsonl"), undisturbed(20, "fp32"), "mpirun -n 3");
 #endif
@@ -122,7 +136,8 @@ TEST_F(ChangingJob, ALostRankIsReplacedAndTheResultIsTheSame) {
       Training training;
       training.stage = stage;
       training.launcher = launch_elastic(3, 3);
-      training.more = {"--checkpoint", folder_ + "/checkpoints" + phase + std::to_string(stage), "--checkpoint-every", "10"};
+      training.more = {"--checkpoint", folder_ + "/checkpoints" + phase + std::to_string(stage), "--checkpoint-every",
+                       "10"};
       start(training, "kill:rank=1,step=25,generation=1,phase=" + phase);
       finish(phase + " stage " + std::to_string(stage));
       const auto changes = metrics().events("world");

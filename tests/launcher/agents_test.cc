@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "job_process.h"
+#include "mpirun.h"
 
 namespace bellows::testing_tools {
 namespace {
@@ -142,7 +143,7 @@ TEST_F(AgentsTest, MpirunGivesTheSameWorld) {
   if (probe.wait() != 0) GTEST_SKIP() << "no mpirun on this host";
   Process run({"mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-np", "3",
                kTestRank, "--steps", "3", "--trace", trace_},
-              {{"UCX_TLS", "tcp"}});
+              {{"UCX_TLS", "tcp"}, {"ASAN_OPTIONS", kAsanOptionsUnderMpirun}});
   if (run.wait() == 2 && run.err().find("cannot find each other") != std::string::npos)
     GTEST_SKIP() << "this build has no MPI plugin: " << run.err();
   EXPECT_EQ(run.wait(), 0) << run.err();
