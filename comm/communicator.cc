@@ -115,6 +115,13 @@ std::unique_ptr<Communicator> make_host_communicator(std::shared_ptr<Group> grou
   return std::make_unique<HostCommunicator>(std::move(group), transport);
 }
 
+std::vector<Interval> intervals_of(const std::vector<OwnedInterval>& owned, int rank) {
+  std::vector<Interval> intervals;
+  for (const OwnedInterval& one : owned)
+    if (one.rank == rank) intervals.push_back(one.interval);
+  return intervals;
+}
+
 Interval even_chunk(std::size_t count, int world_size, int rank) {
   const std::size_t n = static_cast<std::size_t>(world_size), r = static_cast<std::size_t>(rank);
   const std::size_t share = count / n, longer = count % n;

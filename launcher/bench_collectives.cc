@@ -205,7 +205,8 @@ class BenchRank {
     ReduceScatterArgs args;
     args.window = in_;
     for (std::size_t r = 0; r < n_; ++r) args.pieces.push_back({static_cast<int>(r), {static_cast<int>(r), 1}, 0});
-    args.mine = {even_chunk(count, static_cast<int>(n_), comm_.world().rank)};
+    for (std::size_t r = 0; r < n_; ++r)
+      args.owned.push_back({static_cast<int>(r), even_chunk(count, static_cast<int>(n_), static_cast<int>(r))});
     args.complete = true;
     args.results = {{{0, static_cast<int>(n_)}, output_.data(), into_chunk}};
     return comm_.reduce_scatter(std::move(args));

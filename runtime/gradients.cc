@@ -7,7 +7,7 @@
 namespace bellows {
 namespace {
 
-constexpr int kRing = 2;   // one slot is being reduced while the next is being filled
+constexpr int kRing = 2;  // one slot is being reduced while the next is being filled
 
 // Fixed cut for folding in parallel: by elements, never by thread.
 constexpr std::size_t kFoldElements = std::size_t{1} << 16;
@@ -155,7 +155,8 @@ float* Gradients::open(int unit) {
     for (const Bucket& other : buckets_)
       if (&other != &bucket && other.ring == bucket.ring && other.units_left > 0 && other.slot != kNone)
         throw UserError("backward scope of unit '" + parameters_.units()[unit].name + "' opened while '" +
-                        parameters_.units()[other.first_unit].name + "' and another are unfinished; finish one first, "
+                        parameters_.units()[other.first_unit].name +
+                        "' and another are unfinished; finish one first, "
                         "or declare units that are used twice with backward_uses = 2");
     wait_for_ring(bucket.ring);
     bucket.slot = ring_offset_[bucket.ring];
@@ -187,21 +188,22 @@ void Gradients::complete(int unit, bool idle) {
   if (plan_.in_rounds || last_lane) reduce(bucket);
 }
 
-std::vector<Interval> Gradients::owned_in(Interval range) const {
-  std::vector<Interval> result;
-  for (const int c : own_.chunks()) {
+// Neighbouring chunks of one owner as one interval.
+std::vector<OwnedInterval> Gradients::owned_in(Interval range) const {
+  std::vector<OwnedInterval> result;
+  for (std::size_t c = table_.find(range.begin); c < table_.size() && table_[c].begin < range.end; ++c) {
     const Interval clipped{std::max(table_[c].begin, range.begin), std::min(table_[c].end, range.end)};
-    if (clipped.begin >= clipped.end) continue;
-    if (!result.empty() && result.back().end == clipped.begin)
-      result.back().end = clipped.end;
+    const int owner = layout_.owner(c);
+    if (!result.empty() && result.back().rank == owner && result.back().interval.end == clipped.begin)
+      result.back().interval.end = clipped.end;
     else
-      result.push_back(clipped);
+      result.push_back({owner, clipped});
   }
   return result;
 }
 
 void Gradients::reduce(Bucket& bucket) {
-  if (alone_ && stack_.size() == 1) return;   // the only rank has folded everything
+  if (alone_ && stack_.size() == 1) return;  // the only rank has folded everything
   if (probe_) probe_();
   const World& world = comm_->world();
   const std::size_t total = parameters_.total();
@@ -211,7 +213,7 @@ void Gradients::reduce(Bucket& bucket) {
     ReduceScatterArgs args;
     args.window = window_;
     args.origin = range.begin;
-    args.mine = owned_in(range);
+    args.owned = owned_in(range);
     args.what = "reduce_scatter";
     if (plan_.in_rounds) {
       const std::size_t offset = bucket.slot + (range.begin - bucket.range.begin) * sizeof(float);
@@ -221,11 +223,11 @@ void Gradients::reduce(Bucket& bucket) {
       args.complete = round_ + 1 == plan_.rounds;
       // Compact order is canonical order, so what this rank owns of a range stands together in its shard.
       std::size_t at = 0;
-      if (!args.mine.empty()) {
+      if (const auto mine = intervals_of(args.owned, world.rank); !mine.empty()) {
         const auto& chunks = own_.chunks();
-        const auto it = std::find_if(chunks.begin(), chunks.end(),
-                                     [&](int c) { return table_[c].end > args.mine.front().begin; });
-        at = own_.offset(*it) + args.mine.front().begin - table_[*it].begin;
+        const auto it =
+            std::find_if(chunks.begin(), chunks.end(), [&](int c) { return table_[c].end > mine.front().begin; });
+        at = own_.offset(*it) + mine.front().begin - table_[*it].begin;
       }
       const auto places = [&](const std::vector<LaneSpan>& spans) {
         std::vector<LocalPiece> pieces;
@@ -266,16 +268,7 @@ void Gradients::finish() {
       args.offset = pending.range.begin * sizeof(float);
       args.origin = pending.range.begin;
       args.what = "all_gather of gradient sums";
-      for (std::size_t c = 0; c < table_.size(); ++c) {
-        const Interval clipped{std::max(table_[c].begin, pending.range.begin),
-                               std::min(table_[c].end, pending.range.end)};
-        if (clipped.begin >= clipped.end) continue;
-        const int owner = layout_.owner(c);
-        if (!args.owned.empty() && args.owned.back().rank == owner && args.owned.back().interval.end == clipped.begin)
-          args.owned.back().interval.end = clipped.end;
-        else
-          args.owned.push_back({owner, clipped});
-      }
+      for (const OwnedInterval& one : owned_in(pending.range)) args.owned.push_back({one.rank, one.interval});
       gathers.push_back(comm_->all_gather(std::move(args)));
     }
     for (const Work& work : gathers) waiter_.wait(work);

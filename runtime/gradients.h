@@ -15,9 +15,9 @@ namespace bellows {
 
 /// What a rank computes in a step, in order: position `round` of `lanes`; ranks without a lane in the last round idle.
 struct LanePlan {
-  LaneAssignment lanes;              ///< by rank
-  int rounds = 0;                    ///< of this generation: the most lanes that a rank has
-  bool in_rounds = false;            ///< gradients are summed over ranks after every round (sharded gradients)
+  LaneAssignment lanes;    ///< by rank
+  int rounds = 0;          ///< of this generation: the most lanes that a rank has
+  bool in_rounds = false;  ///< gradients are summed over ranks after every round (sharded gradients)
 };
 
 /// The gradients of one generation. Two ways to fold the same lane tree:
@@ -25,7 +25,8 @@ struct LanePlan {
 /// - local (stages 0-1, and any world of one): a rank has contiguous lanes and folds the complete subtrees that it owns
 ///   on a stack of whole-model buffers (log2(lanes)+1 of them at most); after its last lane each bucket goes to its
 ///   owners, who add the pieces of all ranks in place, in buffer 0.
-/// - in rounds (stages 2-3): lane t*n+r is rank r's in round t; a bucket's gradient lives in a slot only until its owners
+/// - in rounds (stages 2-3): lane t*n+r is rank r's in round t; a bucket's gradient lives in a slot only until its
+/// owners
 ///   have added it to their accumulators, which are as long as the shard.
 ///
 /// Buckets are runs of consecutive units up to `bucket_bytes`; a larger unit travels in several pieces. Neither choice
@@ -34,7 +35,7 @@ class Gradients {
  public:
   struct Options {
     bool sharded = false;
-    bool replicate_sums = false;       ///< stage 0: every rank needs the whole sum
+    bool replicate_sums = false;  ///< stage 0: every rank needs the whole sum
     int micro_batches_per_lane = 1;
     std::size_t bucket_bytes = std::size_t{25} << 20;
   };
@@ -69,21 +70,21 @@ class Gradients {
 
  private:
   struct Bucket {
-    int first_unit = 0, last_unit = 0;   // inclusive
+    int first_unit = 0, last_unit = 0;  // inclusive
     Interval range;
-    bool held = false;                   // a unit of it is used again later in backward: keeps a slot of its own
-    std::size_t fixed_slot = kNone;      // byte offset in slots_, if it has its own
+    bool held = false;               // a unit of it is used again later in backward: keeps a slot of its own
+    std::size_t fixed_slot = kNone;  // byte offset in slots_, if it has its own
     // state of the lane under way
     std::size_t slot = kNone;
     int ring = -1;
     int units_left = 0;
-    std::vector<Work> fixed_work;        // under way on its own slot
+    std::vector<Work> fixed_work;  // under way on its own slot
   };
   static constexpr std::size_t kNone = ~std::size_t{0};
 
   void reduce(Bucket& bucket);
   void wait_for_ring(int ring);
-  std::vector<Interval> owned_in(Interval range) const;
+  std::vector<OwnedInterval> owned_in(Interval range) const;
 
   const ParameterSet& parameters_;
   const ChunkTable& table_;
@@ -92,7 +93,7 @@ class Gradients {
   Waiter& waiter_;
   std::function<void()> probe_;
   std::vector<Bucket> buckets_;
-  std::vector<int> bucket_of_;           // by unit
+  std::vector<int> bucket_of_;  // by unit
 
   // one generation
   Communicator* comm_ = nullptr;
@@ -101,19 +102,19 @@ class Gradients {
   CompactShard own_;
   bool alone_ = false;
   Window window_;
-  SharedMemory memory_;                  // buffers (local) or slots (in rounds)
+  SharedMemory memory_;  // buffers (local) or slots (in rounds)
   HostMemory accumulators_;
   std::size_t ring_bytes_ = 0;
   std::vector<std::size_t> ring_offset_;
   std::vector<std::vector<Work>> ring_work_;
-  std::vector<std::vector<LaneSpan>> carries_;   // in rounds: what stands in the accumulators before round t
+  std::vector<std::vector<LaneSpan>> carries_;  // in rounds: what stands in the accumulators before round t
 
   // one step
   int round_ = 0;
   int next_ring_ = 0;
-  std::vector<int> stack_;               // local: lanes in each buffer of the stack, before this lane
-  std::size_t top_ = 0;                  // buffer that this lane writes
-  std::size_t folds_ = 0;                // folds after this lane
+  std::vector<int> stack_;  // local: lanes in each buffer of the stack, before this lane
+  std::size_t top_ = 0;     // buffer that this lane writes
+  std::size_t folds_ = 0;   // folds after this lane
   struct Pending {
     Work work;
     Interval range;

@@ -10,8 +10,8 @@
 namespace bellows {
 namespace {
 
-// About a thousand chunks, so that shards of any world balance to a fraction of a percent and resizing moves little more
-// than it must; never so small that a chunk is less than a page, never so large that it is slow to move.
+// About a thousand chunks, so that shards of any world balance to a fraction of a percent and resizing moves little
+// more than it must; never so small that a chunk is less than a page, never so large that it is slow to move.
 std::size_t default_chunk(std::size_t total) {
   return std::clamp<std::size_t>(std::bit_floor(std::max<std::size_t>(total / 1024, 1)), 1024, std::size_t{1} << 20);
 }
@@ -48,6 +48,11 @@ ChunkTable::ChunkTable(const ParameterSet& parameters, std::size_t chunk_element
       chunks_.push_back({unit.begin + at, unit.begin + std::min(at + chunk_elements, unit.count)});
     units_.push_back({first, chunks_.size()});
   }
+}
+
+std::size_t ChunkTable::find(std::size_t element) const {
+  const auto it = std::partition_point(chunks_.begin(), chunks_.end(), [&](Interval c) { return c.end <= element; });
+  return static_cast<std::size_t>(it - chunks_.begin());
 }
 
 ShardLayout::ShardLayout(const ChunkTable& chunks, int world_size)

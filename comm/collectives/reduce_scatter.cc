@@ -13,7 +13,11 @@ namespace {
 class ReduceScatter {
  public:
   ReduceScatter(Group& group, const MappedWindow& window, ReduceScatterArgs args)
-      : group_(group), window_(window), args_(std::move(args)), element_(size_of(args_.dtype)) {
+      : group_(group),
+        window_(window),
+        args_(std::move(args)),
+        element_(size_of(args_.dtype)),
+        mine_(intervals_of(args_.owned, group.world().rank)) {
     std::sort(args_.pieces.begin(), args_.pieces.end(),
               [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
     check();
@@ -22,7 +26,7 @@ class ReduceScatter {
   void add_up() {
     if (args_.results.empty()) return;
     std::size_t compact = 0;
-    for (const Interval& interval : args_.mine) {
+    for (const Interval& interval : mine_) {
       for (std::size_t begin = interval.begin; begin < interval.end; begin += kStretch) {
         group_.check_error();
         add_stretch(begin, std::min(kStretch, interval.end - begin), compact + begin - interval.begin);
@@ -40,6 +44,7 @@ class ReduceScatter {
     signature.add(args_.window.id, args_.origin, args_.complete, args_.dtype);
     for (const LanePiece& piece : args_.pieces)
       signature.add(piece.rank, piece.lanes.first, piece.lanes.count, piece.offset);
+    for (const OwnedInterval& owned : args_.owned) signature.add(owned.rank, owned.interval.begin, owned.interval.end);
     return signature.value();
   }
   std::uint64_t bytes() const { return owned_ * element_; }
@@ -54,7 +59,7 @@ class ReduceScatter {
     if (args_.dtype != DType::kF32 && args_.dtype != DType::kBF16 && args_.dtype != DType::kF16)
       fail("cannot add elements of type " + std::string(name_of(args_.dtype)));
     std::size_t at = args_.origin;
-    for (const Interval& interval : args_.mine) {
+    for (const Interval& interval : mine_) {
       check_interval(args_.what, interval, at);
       at = interval.end;
       owned_ += interval.size();
@@ -110,6 +115,7 @@ class ReduceScatter {
   const MappedWindow& window_;
   ReduceScatterArgs args_;
   const std::size_t element_;
+  const std::vector<Interval> mine_;
   std::size_t owned_ = 0;
   FoldProgram program_;
 };

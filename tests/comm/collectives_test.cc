@@ -92,7 +92,9 @@ void folded_lanes(Communicator& comm, Arena& arena, const LaneAssignment& assign
     for (std::size_t p = 0; p < sum.values.size(); ++p) arena.at<T>(p * stride)[i] = sum.values[p];
   }
   const auto mine = shard(shape, count, world_size, rank);
-  for (const Interval& interval : mine) args.mine.push_back({origin + interval.begin, origin + interval.end});
+  for (int r = 0; r < world_size; ++r)
+    for (const Interval& interval : shard(shape, count, world_size, r))
+      args.owned.push_back({r, {origin + interval.begin, origin + interval.end}});
   std::vector<T> sums(total(mine));
   if (in_place)
     args.results = {{{0, lanes}, arena.memory.data(), true}};
@@ -126,7 +128,8 @@ void rounds_with_carry(Communicator& comm, Arena& arena, int lanes, std::size_t 
     for (std::size_t i = 0; i < count && lane < lanes; ++i) arena.at<T>(0)[i] = T(lane_value(lane, i));
     ReduceScatterArgs args;
     args.window = arena.window;
-    args.mine = mine;
+    for (int r = 0; r < world_size; ++r)
+      for (const Interval& interval : shard(shape, count, world_size, r)) args.owned.push_back({r, interval});
     args.dtype = dtype_of<T>();
     args.complete = t + 1 == rounds;
     std::vector<LaneSpan> spans;
@@ -366,7 +369,7 @@ TEST_P(Collectives, ManyCallsUnderWayAtOnceStayInOrder) {
       ReduceScatterArgs args;
       args.window = arena.window;
       for (int r = 0; r < n; ++r) args.pieces.push_back({r, {r, 1}, c * kCount * sizeof(float)});
-      args.mine = {{0, kCount}};
+      for (int r = 0; r < n; ++r) args.owned.push_back({r, {0, kCount}});
       args.complete = true;
       args.results = {{{0, n}, sums[c].data()}};
       works.push_back(comm.reduce_scatter(args));
@@ -399,7 +402,7 @@ TEST_P(Collectives, MemoryMayBeReusedOnceTheWorkIsDone) {
       ReduceScatterArgs args;
       args.window = arena.window;
       for (int r = 0; r < n; ++r) args.pieces.push_back({r, {r, 1}, 0});
-      args.mine = {{0, kCount}};
+      for (int r = 0; r < n; ++r) args.owned.push_back({r, {0, kCount}});
       args.complete = true;
       args.results = {{{0, n}, sum.data()}};
       if (rank == turn % n) usleep(500);

@@ -44,8 +44,10 @@ std::string error_of(const Call& call) {
 Work add_all(Communicator& comm, Window window, std::vector<float>& sum, const char* what) {
   ReduceScatterArgs args;
   args.window = window;
-  for (int r = 0; r < comm.world().world_size; ++r) args.pieces.push_back({r, {r, 1}, 0});
-  args.mine = {{0, sum.size()}};
+  for (int r = 0; r < comm.world().world_size; ++r) {
+    args.pieces.push_back({r, {r, 1}, 0});
+    args.owned.push_back({r, {0, sum.size()}});
+  }
   args.complete = true;
   args.results = {{{0, comm.world().world_size}, sum.data()}};
   args.what = what;
@@ -319,7 +321,7 @@ TEST_P(Failures, TheSameCallWithOtherArgumentsIsAnError) {
       ReduceScatterArgs args;
       args.window = window;
       for (int r = 0; r < 2; ++r) args.pieces.push_back({r, {r, 1}, rank == 1 && r == 0 ? 64u : 0u});
-      args.mine = {{0, 16}};
+      args.owned = {{0, {0, 16}}, {1, {0, 16}}};
       args.complete = true;
       args.results = {{{0, 2}, sum.data()}};
       comm.reduce_scatter(args).wait();
@@ -360,16 +362,16 @@ TEST_P(Failures, WrongArgumentsAreRefusedBeforeAnythingIsSent) {
     ReduceScatterArgs good;
     good.window = window;
     good.pieces = {{0, {0, 1}, 0}, {1, {1, 1}, 0}};
-    good.mine = {{0, 16}};
+    good.owned = {{0, {0, 16}}, {1, {0, 16}}};
     good.complete = true;
     good.results = {{{0, 2}, sum.data()}};
     auto bad = good;
-    bad.mine = {{0, 1025}};
+    bad.owned = {{0, {0, 1025}}, {1, {0, 1025}}};
     require(refused([&] { comm.reduce_scatter(bad); }).find("4100 bytes of the window of rank 0, which has 4096") !=
                 std::string::npos,
             "beyond the window: " + refused([&] { comm.reduce_scatter(bad); }));
     bad = good;
-    bad.mine = {{8, 16}, {0, 4}};
+    bad.owned = {{0, {8, 16}}, {0, {0, 4}}, {1, {8, 16}}, {1, {0, 4}}};
     require(refused([&] { comm.reduce_scatter(bad); }) != "accepted", "intervals out of order");
     bad = good;
     bad.results.clear();

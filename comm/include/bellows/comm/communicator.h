@@ -32,6 +32,15 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
+/// Elements that a rank owns.
+struct OwnedInterval {
+  int rank = 0;
+  Interval interval;
+  bool operator==(const OwnedInterval&) const = default;
+};
+/// The intervals among `owned` that are `rank`'s, in order.
+std::vector<Interval> intervals_of(const std::vector<OwnedInterval>& owned, int rank);
+
 /// One finished partial sum that a rank brings to a reproducible reduction.
 struct LanePiece {
   int rank = 0;              ///< who holds it
@@ -39,7 +48,7 @@ struct LanePiece {
   std::size_t offset = 0;    ///< byte offset in that rank's window of the element `origin` of the index space
 };
 
-/// A partial sum in this rank's own memory: one element per element of `mine` in order (compact), or, if `in_place`,
+/// A partial sum in this rank's own memory: one element per element that it owns, in order (compact), or, if `in_place`,
 /// `data` is where element `origin` of the index space stands and every element has its canonical place behind it.
 /// In place, a result may lie in the very window that peers read: they never read the elements that this rank owns.
 struct LocalPiece {
@@ -51,13 +60,14 @@ struct LocalPiece {
 /// The reproducible reduce-scatter: every rank brings pieces of the same stretch of a flat index space, and each
 /// owner adds, for the intervals that it owns, all pieces in lane-tree order, together with what it already holds from
 /// earlier rounds (`carry`). Afterwards `results` hold the finished subtrees; if carry and pieces cover all lanes and
-/// `complete` is set, the only result is the whole sum. All ranks pass the same `pieces` (a pure function of the
-/// membership); `mine`, `carry`, `results` are this rank's own. Results may alias carries of the same position.
+/// `complete` is set, the only result is the whole sum. All ranks pass the same `pieces` and `owned` (pure functions of the
+/// membership), so that each knows what to send to whom; `carry` and `results` are this rank's own. Results may alias
+/// carries of the same position.
 struct ReduceScatterArgs {
   Window window;
   std::vector<LanePiece> pieces;
   std::size_t origin = 0;               ///< element of the index space that each piece's `offset` points at
-  std::vector<Interval> mine;           ///< ascending, disjoint, in elements of the index space
+  std::vector<OwnedInterval> owned;     ///< who gets the sum of which elements; ascending and disjoint for each rank
   std::vector<LocalPiece> carry;        ///< ascending, all before the first of `pieces`
   std::vector<LocalPiece> results;      ///< as many as result_spans(carry, pieces, complete), in that order
   bool complete = false;                ///< no lane follows: fold what is left (also for V not a power of two)

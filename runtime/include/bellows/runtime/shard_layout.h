@@ -16,6 +16,8 @@ class ChunkTable {
 
   std::size_t size() const { return chunks_.size(); }
   Interval operator[](std::size_t chunk) const { return chunks_[chunk]; }
+  /// The chunk that holds `element`; size() behind the last.
+  std::size_t find(std::size_t element) const;
   /// Chunks of one unit: [first, last).
   Interval of_unit(int unit) const { return units_[unit]; }
   int units() const { return static_cast<int>(units_.size()); }
