@@ -11,6 +11,7 @@
 
 #include "bellows/base/error.h"
 #include "bellows/base/log.h"
+#include "guard.h"
 
 namespace bellows {
 namespace {
@@ -100,7 +101,7 @@ void Agent::run() {
 
 void Agent::carry_out(const AgentOrders& orders) {
   front_ = orders.front;
-  if (!orders.over) {
+  if (!orders.over && !ending()) {
     for (const std::string& id : orders.start) {
       if (started_.insert(id).second) start(id);
     }

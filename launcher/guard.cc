@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -50,9 +51,14 @@ std::map<pid_t, pid_t> parents() {
   return result;
 }
 
+std::atomic<bool> is_ending = false;
+
 }  // namespace
 
+bool ending() { return is_ending; }
+
 void kill_descendants() {
+  is_ending = true;
   // New ones may appear while we look, so look again until there is none. Orphans of descendants are adopted by this
   // process (it is a subreaper), so nobody slips out of the tree.
   for (int round = 0; round < 200; ++round) {

@@ -12,7 +12,9 @@ int guarded(const std::function<int()>& body);
 /// signals are blocked in the caller and in all threads it makes.
 void on_signals(std::function<void(int signal)> handler);
 
-/// Sends SIGKILL to every descendant until none is left.
+/// Sends SIGKILL to every descendant until none is left. Looking through /proc takes a while on a large host; from its
+/// first moment on `ending()` is true, and whoever starts processes must start no more.
 void kill_descendants();
+bool ending();
 
 }  // namespace bellows

@@ -78,7 +78,7 @@ TEST_F(AgentsTest, MembersComeAndGoWithTheirAgents) {
   Process drain({"bellows", "ctl", "drain", "south", "--coordinator", address_}, variables());
   EXPECT_EQ(drain.wait(), 0) << drain.err();
   EXPECT_TRUE(settles_with(2)) << boss->err();
-  EXPECT_EQ(status()["failures"], 4) << "draining is planned";
+  EXPECT_EQ(status()["failures"], 4) << "draining is planned; " << boss->err();
   Process stop({"bellows", "ctl", "stop", "--coordinator", address_}, variables());
   EXPECT_EQ(stop.wait(), 0);
   EXPECT_EQ(boss->wait(), 0) << boss->err();
