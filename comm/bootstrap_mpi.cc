@@ -1,21 +1,21 @@
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 
 #include "bellows/base/error.h"
 #include "bellows/comm/bootstrap.h"
 #include "group.h"
+#include "plugin.h"
 #include "plugins/mpi/mpi_plugin.h"
 
 namespace bellows {
 namespace {
 
-constexpr const char* kLibrary = "libbellows_mpi.so";
+constexpr PluginName kPlugin = {"libbellows_mpi.so", "bellows_mpi_plugin", "this build has no MPI",
+                                /*symbols_for_all=*/true};
 
 /// How launchers of MPI programs tell a process its place. A pair must be there whole or not at all.
 struct Launcher {
@@ -41,22 +41,6 @@ const Launcher* find_launcher() {
     if (rank && !found) found = &launcher;
   }
   return found;
-}
-
-/// Beside the program as installed or built; else wherever the system looks for libraries.
-void* open_plugin(std::string* why) {
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  for (const std::filesystem::path& path : {program / ".." / "lib" / kLibrary, program / kLibrary}) {
-    if (!std::filesystem::exists(path, error)) continue;
-    // Global: the components that libmpi opens in turn look for its symbols there.
-    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL)) return library;
-    *why = dlerror();
-    return nullptr;
-  }
-  if (void* library = dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL)) return library;
-  *why = std::string("this build has no MPI: ") + kLibrary + " is not beside the program";
-  return nullptr;
 }
 
 class MpiBootstrap final : public Bootstrap {
@@ -113,15 +97,8 @@ std::unique_ptr<Bootstrap> make_mpi_bootstrap(World* world, std::string* why) {
     reason_out = "this process was not started by mpirun";
     return nullptr;
   }
-  void* library = open_plugin(&reason_out);
-  if (!library) return nullptr;
-  using Lookup = const BellowsMpiPlugin* (*)();
-  const auto lookup = reinterpret_cast<Lookup>(dlsym(library, "bellows_mpi_plugin"));
-  const BellowsMpiPlugin* plugin = lookup ? lookup() : nullptr;
-  if (!plugin || plugin->version != BellowsMpiPlugin::kVersion) {
-    reason_out = std::string(kLibrary) + " is of another version of Bellows";
-    return nullptr;
-  }
+  const auto* plugin = open_plugin<BellowsMpiPlugin>(kPlugin, &reason_out);
+  if (!plugin) return nullptr;
   BellowsMpiWorld mpi;
   char error[256] = {};
   if (plugin->start(&mpi, error, sizeof error) != 0) {

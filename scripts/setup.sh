@@ -11,6 +11,7 @@ needed=(
 )
 useful=(                                  # each with what is lost without it
   "libopenmpi-dev:a start by mpirun without the bellows command"
+  "libucx-dev:messages between hosts over UCX (RDMA and TCP)"
   "openmpi-bin:the comparison of collectives with Open MPI"
   "librsvg2-bin:pictures as PNG (they are SVG only)"
   "fonts-dejavu-core:pictures with proper letters"

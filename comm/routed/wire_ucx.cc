@@ -1,0 +1,61 @@
+#include "routed/wire_ucx.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "bellows/base/mutex.h"
+#include "plugin.h"
+#include "plugins/ucx/ucx_plugin.h"
+
+namespace bellows {
+namespace {
+
+constexpr PluginName kPlugin = {"libbellows_ucx.so", "bellows_ucx_plugin", "this build has no UCX",
+                                /*symbols_for_all=*/false};
+
+/// Puts signal handlers back: UCX takes SIGHUP, SIGSEGV and others for itself as soon as it is loaded.
+class SignalsKept {
+ public:
+  SignalsKept() {
+    for (int signal = 1; signal < kSignals; ++signal)
+      known_[signal] = sigaction(signal, nullptr, &before_[signal]) == 0;
+  }
+  ~SignalsKept() {
+    for (int signal = 1; signal < kSignals; ++signal)
+      if (known_[signal]) sigaction(signal, &before_[signal], nullptr);
+  }
+  SignalsKept(const SignalsKept&) = delete;
+
+ private:
+  static constexpr int kSignals = 32;
+  struct sigaction before_[kSignals];
+  bool known_[kSignals] = {};
+};
+
+const UcxPlugin* plugin(std::string* why) {
+  static Mutex mutex;
+  static const UcxPlugin* loaded BELLOWS_GUARDED_BY(mutex) = nullptr;
+  MutexLock lock(mutex);
+  if (loaded) return loaded;
+  const SignalsKept kept;
+  loaded = open_plugin<UcxPlugin>(kPlugin, why);
+  return loaded;
+}
+
+}  // namespace
+
+std::string ucx_obstacle() {
+  std::string why;
+  const UcxPlugin* ucx = plugin(&why);
+  return ucx ? ucx->obstacle() : why;
+}
+
+std::unique_ptr<Wire> make_ucx_wire(const World& world) {
+  std::string why;
+  const UcxPlugin* ucx = plugin(&why);
+  if (!ucx) throw std::runtime_error(why);
+  return ucx->make_wire(world);
+}
+
+}  // namespace bellows

@@ -1,0 +1,17 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "bellows/base/world.h"
+#include "routed/wire.h"
+
+namespace bellows {
+
+/// Why UCX cannot be used in this process, in one line: the build lacks it, or it finds no device. Empty if it can.
+std::string ucx_obstacle();
+
+/// A wire over whatever UCX finds between two ranks: RDMA, TCP, shared memory. The user's UCX_* settings hold.
+/// Throws std::runtime_error with the obstacle.
+std::unique_ptr<Wire> make_ucx_wire(const World& world);
+
+}  // namespace bellows
