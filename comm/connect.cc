@@ -7,20 +7,28 @@
 #include "bellows/comm/communicator.h"
 #include "futex.h"
 #include "group.h"
+#include "routed/routed_communicator.h"
+#include "routed/selection.h"
+#include "routed/wire_ucx.h"
 #include "transports/transport.h"
 
 namespace bellows {
 
 std::unique_ptr<Communicator> make_host_communicator(std::shared_ptr<Group> group, const char* transport);
 
-// introduction = "bellows-comm 1\n" wanted "\n" host "\n" machine "\n" cores "\n" pid start fd inode token
+namespace {
+constexpr const char* kVersionLine = "bellows-comm 2";
+}
+
+// introduction = "bellows-comm 2\n" wanted "\n" host "\n" machine "\n" cores "\n" wires "\n" pid start fd inode token
 std::string Introduction::encode() const {
   std::ostringstream out;
-  out << "bellows-comm 1\n"
+  out << kVersionLine << '\n'
       << wanted << '\n'
       << host << '\n'
       << machine << '\n'
       << cores << '\n'
+      << wires << '\n'
       << pid << ' ' << start_time << ' ' << fd << ' ' << inode << ' ' << token;
   return out.str();
 }
@@ -34,8 +42,9 @@ Introduction Introduction::decode(const std::string& blob) {
   std::getline(in, introduction.host);
   std::getline(in, introduction.machine);
   std::getline(in, introduction.cores);
+  std::getline(in, introduction.wires);
   in >> introduction.pid >> introduction.start_time >> introduction.fd >> introduction.inode >> introduction.token;
-  if (version != "bellows-comm 1" || !in)
+  if (version != kVersionLine || !in)
     throw UserError("a rank of another version of Bellows tried to connect (it said '" + version + "')");
   return introduction;
 }
@@ -63,9 +72,10 @@ const TransportEntry* find_transport(const std::string& name) {
 const TransportEntry& choose(const std::vector<Introduction>& ranks) {
   for (std::size_t r = 1; r < ranks.size(); ++r)
     if (ranks[r].wanted != ranks[0].wanted)
-      throw UserError("ranks want different transports: rank 0 '" + ranks[0].wanted + "', rank " + std::to_string(r) +
-                      " '" + ranks[r].wanted + "'");
-  if (const TransportEntry* named = find_transport(ranks[0].wanted)) {
+      throw UserError("ranks want different transports or algorithms: rank 0 '" + ranks[0].wanted + "', rank " +
+                      std::to_string(r) + " '" + ranks[r].wanted + "'");
+  const std::string wanted = ranks[0].wanted.substr(0, ranks[0].wanted.find(' '));
+  if (const TransportEntry* named = find_transport(wanted)) {
     const std::string why = named->unfit(ranks);
     if (!why.empty()) throw UserError(std::string("transport '") + named->name + "' cannot connect this job: " + why);
     return *named;
@@ -84,6 +94,7 @@ const TransportEntry& choose(const std::vector<Introduction>& ranks) {
 std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, const CommOptions& options) {
   if (options.transport != "auto" && !find_transport(options.transport))
     throw UserError("unknown transport '" + options.transport + "'; known: " + known_transports());
+  const Selection checked(options.algorithm);  // an unknown name is told before anybody is waited for
   if (world.world_size < 1 || world.world_size > 1024 || world.rank < 0 || world.rank >= world.world_size)
     throw UserError("rank " + std::to_string(world.rank) + " of " + std::to_string(world.world_size) +
                     " is not a place that can be connected; worlds have 1 to 1024 ranks");
@@ -91,7 +102,8 @@ std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, 
   const auto segment = std::make_shared<SharedMemory>(Control::kSegmentBytes);
   new (segment->data()) Control;
   Introduction self = introduce_this_process();
-  self.wanted = options.transport;
+  self.wanted = options.transport + " " + options.algorithm;
+  self.wires = ucx_present() ? "ucx" : "none";
   self.fd = segment->fd();
   self.cores = allowed_cores();
   self.inode = inode_of(segment->fd());
@@ -101,6 +113,11 @@ std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, 
   for (const std::string& blob : bootstrap.exchange(world, "connect", self.encode(), deadline))
     ranks.push_back(Introduction::decode(blob));
   const TransportEntry& transport = choose(ranks);
+  // Where peers' memory can be read, the direct way moves everything once: others are for comparison.
+  const bool by_messages = !transport.reach || (options.algorithm != "auto" && options.algorithm != "direct");
+  if (by_messages)
+    return connect_routed(world, bootstrap, options, ranks, transport.reach ? WireKind::kShm : transport.wire,
+                          transport.name, deadline);
   std::vector<std::string> cores;
   for (const Introduction& rank : ranks) cores.push_back(rank.cores);
   // Where ranks outnumber processors, looking at a counter takes them from the peer that is to move it.

@@ -45,6 +45,11 @@ const UcxPlugin* plugin(std::string* why) {
 
 }  // namespace
 
+bool ucx_present() {
+  std::string why;
+  return plugin(&why) != nullptr;
+}
+
 std::string ucx_obstacle() {
   std::string why;
   const UcxPlugin* ucx = plugin(&why);

@@ -7,6 +7,8 @@
 
 namespace bellows {
 
+/// True if this build has UCX and its library can be opened; says nothing about devices, and costs little.
+bool ucx_present();
 /// Why UCX cannot be used in this process, in one line: the build lacks it, or it finds no device. Empty if it can.
 std::string ucx_obstacle();
 
