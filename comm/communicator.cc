@@ -77,6 +77,12 @@ class HostCommunicator final : public Communicator {
     return start(make_all_gather(*group_, window, std::move(args)));
   }
 
+  Work all_reduce(AllReduceArgs args) override {
+    const MappedWindow& window = mapped(args.window, args.what);
+    const MappedWindow& destination = mapped(args.destination, args.what);
+    return start(make_all_reduce(*group_, window, destination, std::move(args)));
+  }
+
   void all_reduce_sum(std::span<double> data, const char* what) override { staged_all_reduce(*group_, data, what); }
   std::vector<std::string> all_gather_blobs(const std::string& blob, const char* what) override {
     return staged_blobs(*group_, blob, what);
@@ -113,6 +119,32 @@ class HostCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_host_communicator(std::shared_ptr<Group> group, const char* transport) {
   return std::make_unique<HostCommunicator>(std::move(group), transport);
+}
+
+Work Communicator::all_reduce(AllReduceArgs args) {
+  AllGatherArgs gather;
+  gather.window = args.destination;
+  gather.offset = args.offset;
+  gather.origin = args.origin;
+  for (const OwnedInterval& owned : args.owned) gather.owned.push_back({owned.rank, owned.interval});
+  gather.dtype = args.dtype;
+  gather.priority = args.priority;
+  gather.what = args.what;
+  ReduceScatterArgs reduce;
+  reduce.window = args.window;
+  reduce.origin = args.origin;
+  reduce.owned = std::move(args.owned);
+  std::vector<LaneSpan> spans;
+  for (const LanePiece& piece : args.pieces) spans.push_back(piece.lanes);
+  for (const LaneSpan& whole : result_spans({}, spans, true)) reduce.results.push_back({whole, args.sums, true});
+  reduce.pieces = std::move(args.pieces);
+  reduce.complete = true;
+  reduce.dtype = args.dtype;
+  reduce.priority = args.priority;
+  reduce.what = args.what;
+  // The sums must be there before anybody gathers them.
+  reduce_scatter(std::move(reduce)).wait();
+  return all_gather(std::move(gather));
 }
 
 std::vector<Interval> intervals_of(const std::vector<OwnedInterval>& owned, int rank) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "bellows/base/clock.h"
 
@@ -15,7 +16,8 @@ namespace bellows {
 // The owner writes everything except `bell` (rung by peers) and `error` (written once by whoever sees it first).
 //
 // Calls are numbered 1, 2, 3 … alike on every rank. `posted = k` says: call k is announced in the ring and my memory
-// for it may be read. `finished = k` says: I read nothing of peers for calls up to k any more. Numbers wrap.
+// for it may be read. `finished[k % ring] = k` says: I use nothing of peers for call k any more; for each call by
+// itself, since urgent ones overtake. Numbers wrap.
 
 using Sequence = std::uint32_t;
 /// True if `counter` has come to `sequence` (both wrap).
@@ -37,6 +39,12 @@ inline const char* name_of(CallKind kind) {
                                     "all_gather_blobs", "broadcast", "all_to_all_v",   "barrier"};
   const auto i = static_cast<std::uint32_t>(kind) - 1;
   return i < 9 ? kNames[i] : "unknown call";
+}
+
+/// As much of `text` as fits, with a zero behind it.
+template <std::size_t kSize>
+void set_text(char (&to)[kSize], const std::string& text) {
+  to[text.copy(to, kSize - 1)] = 0;
 }
 
 /// What a rank announces about one of its calls.
@@ -70,18 +78,22 @@ struct Control {
   static constexpr std::size_t kSegmentBytes = std::size_t{2} << 20;
   static constexpr std::size_t kStagingHalf = (kSegmentBytes - kStagingBegin) / 2;
   static constexpr std::uint32_t kNobody = ~std::uint32_t{0};
+  static constexpr std::uint32_t kAnybody = kNobody - 1;
 
   alignas(64) std::atomic<Sequence> posted{0};
-  alignas(64) std::atomic<Sequence> finished{0};
   alignas(64) std::atomic<std::uint32_t> left{0};  ///< the communicator was dropped
-  std::atomic<std::uint32_t> reading{0};           ///< in the middle of reading peers' windows
+  std::atomic<std::uint32_t> inside{0};            ///< how many calls are in the middle of using peers' windows
   /// The owner sleeps on `bell`, and says whose progress it waits for: only that peer rings.
   alignas(64) std::atomic<std::uint32_t> bell{0};
   std::atomic<std::uint32_t> awaits_post_of{kNobody};
   std::atomic<std::uint32_t> awaits_finish_of{kNobody};
+  alignas(64) std::array<std::atomic<Sequence>, kRing> finished{};
   alignas(64) ErrorRecord error;
   alignas(64) Announcement ring[kRing];
 
+  bool has_finished(Sequence sequence) const {
+    return reached(finished[sequence % kRing].load(std::memory_order_seq_cst), sequence);
+  }
   Announcement& announcement(Sequence sequence) { return ring[sequence % kRing]; }
   std::byte* payload(std::uint32_t slot) {
     return reinterpret_cast<std::byte*>(this) + kStagingBegin - (kPayloadSlots - slot) * kPayloadBytes;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "bellows/base/dtype.h"
@@ -25,11 +26,18 @@ struct FoldProgram {
 /// the stack is added from the right.
 FoldProgram make_fold(const std::vector<LaneSpan>& spans, bool complete);
 
+/// How a fold writes what it has added.
+struct FoldStores {
+  bool streaming = false;  ///< past the caches: for results larger than those, or read next by another core
+  bool ahead = false;      ///< with `streaming`: the sources lie in main memory and are fetched ahead
+  std::span<std::byte* const> copies{};  ///< further places of the result, of a program that has one
+};
+
 /// Carries out the program on `count` elements behind each source pointer, in one pass over memory.
-/// A result may be the same memory as a source that stands at its place or earlier in the program's order; every other
-/// overlap is forbidden. 16-bit types are added in float and rounded at every node.
-/// `streaming`: results go past the caches, for outputs that are larger than those and not read soon.
+/// A result may be the same memory as a source that stands at its place or earlier in the program's order, the only
+/// result and its copies the same as any source; every other overlap is forbidden. 16-bit types are added in float and
+/// rounded at every node.
 void run_fold(const FoldProgram& program, DType dtype, const std::byte* const* sources, std::byte* const* results,
-              std::size_t count, bool streaming = false);
+              std::size_t count, const FoldStores& stores = {});
 
 }  // namespace bellows

@@ -3,6 +3,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,8 +30,10 @@ struct Call {
   std::uint32_t staging_half = 0;      ///< where this call's staged data stands
   std::span<const std::byte> payload;  ///< at most Control::kPayloadBytes; copied at once
   bool reads_windows = false;
-  int only_from = -1;  ///< a rank if nobody else's arrival matters
-  Nanos timeout = 0;   ///< 0: the group's
+  bool writes_windows = false;  ///< of peers
+  int priority = 0;             ///< calls of a higher one overtake; all ranks say the same
+  int only_from = -1;           ///< a rank if nobody else's arrival matters
+  Nanos timeout = 0;            ///< 0: the group's
 
   std::function<void()> own_part;            ///< before any peer is waited for
   std::function<void(int rank)> on_arrival;  ///< as each peer's memory becomes readable
@@ -49,7 +52,9 @@ struct Call {
 /// notices their death, latches the first error. What a call does with the peers' memory is the call's own business.
 ///
 /// Calls are carried out in order by one driver at a time: the progress thread, or a caller who waits and finds nobody
-/// driving. A call has two ends: `read` (this rank has read what it needs) and `done` (all peers have read ours).
+/// driving. Calls of a higher priority overtake as soon as all ranks have announced them, also in the middle of another
+/// call (between two stretches of it). A call has two ends: `read` (this rank has read what it needs) and `done` (all
+/// peers have read ours).
 class Group {
  public:
   Group(const World& world, std::unique_ptr<Reach> reach, Segment own, double timeout_s, bool may_spin);
@@ -75,7 +80,9 @@ class Group {
   const Announcement& announcement(int rank, const Call& call) { return peer(rank).announcement(call.sequence); }
   std::span<const std::byte> payload(int rank, const Call& call);
 
-  /// For calls under way, between stretches of work: throws if the group has failed meanwhile.
+  /// For calls under way, between stretches of work of some 10 microseconds: throws if the group has failed meanwhile,
+  /// and carries out more urgent calls.
+  void between_stretches();
   void check_error();
   /// Tells all peers, then throws the first error of the generation, which may be another one.
   [[noreturn]] void raise(CommError::Kind kind, const std::string& operation, const std::vector<int>& ranks,
@@ -88,20 +95,28 @@ class Group {
   CommStats stats() const;
 
  private:
-  class ReadingGuard;
+  class InsideGuard;
 
   void announce(Call& call);
   void wait_acknowledged(Sequence sequence);
   template <class Condition>
   void drive_until(const Condition& condition);
   void step() noexcept;
-  Call* next_to_read();
-  void read(Call& call);
+  bool all_posted(const Call& call);
+  std::shared_ptr<Call> next_ready(int priority) BELLOWS_REQUIRES(mutex_);
+  std::shared_ptr<Call> next_to_read();
+  void serve_urgent();
+  void read(const std::shared_ptr<Call>& call);
   template <class Body>
   void busy(const Call& call, const Body& body);
   void verify(const Call& call, int rank);
   void await_arrival(const Call& call, const std::vector<int>& missing, Nanos deadline);
   void await_acknowledgement();
+  struct Unacknowledged {
+    std::shared_ptr<Call> call;
+    bool asynchronous = false;  ///< somebody may wait for calls to be acknowledged
+  };
+  Unacknowledged first_unacknowledged();
   bool note_acknowledged();
   int first_without_finish(Sequence sequence) const;
   void check_left(const Call* call, const std::vector<int>& missing, Sequence unacknowledged);
@@ -111,6 +126,7 @@ class Group {
                     const std::string& message);
   [[noreturn]] void throw_recorded();
   void fail_all(std::exception_ptr error);
+  void await_outside(int rank);
   void ring(Control& control);
   void breathe() const;
   void progress_loop();
@@ -136,8 +152,14 @@ class Group {
 
   // The driver's.
   Nanos last_life_check_ = 0;
+  static constexpr int kIdle = std::numeric_limits<int>::min();
+  int serving_ = kIdle;     // priority of the call that is being carried out
+  Nanos overtaken_ns_ = 0;  // spent on urgent calls in the middle of others
 
   std::atomic<Sequence> submitted_{0};
+  // Calls with a priority, so that everybody else need not look for them. Changed with the mutex held.
+  std::atomic<int> urgent_queued_{0};
+  std::atomic<int> urgent_unacknowledged_{0};
   std::atomic<std::uint64_t> bytes_from_peers_{0};
 
   mutable Mutex mutex_;

@@ -27,7 +27,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> ops = {"reduce_scatter", "all_gather", "all_reduce"};
-  std::vector<std::string> size_texts = {"64K", "1M", "16M", "64M"};
+  std::vector<std::string> size_texts = {"4K", "64K", "1M", "16M", "64M"};
   std::vector<std::size_t> sizes;
   int ranks = 2;
   std::string transport = "shm";
@@ -82,33 +82,38 @@ class ForkedBootstrap final : public Bootstrap {
   ~ForkedBootstrap() override { munmap(slots_, bytes_); }
   ForkedBootstrap(const ForkedBootstrap&) = delete;
 
-  /// Once per job: every rank connects once.
   std::vector<std::string> exchange(const World& world, const std::string& tag, const std::string& blob,
                                     Deadline deadline) override {
+    ++turn_;
     Slot& mine = slots_[world.rank];
     if (blob.size() > sizeof mine.data) throw std::runtime_error("blob too large");
     std::memcpy(mine.data, blob.data(), blob.size());
     mine.size = blob.size();
-    mine.written.store(1, std::memory_order_release);
+    mine.written.store(turn_);
+    await(world, tag, deadline, &Slot::written);
     std::vector<std::string> blobs;
-    for (int r = 0; r < world.world_size; ++r) {
-      while (!slots_[r].written.load(std::memory_order_acquire)) {
+    for (int r = 0; r < world.world_size; ++r) blobs.emplace_back(slots_[r].data, slots_[r].size);
+    mine.taken.store(turn_);
+    await(world, tag, deadline, &Slot::taken);
+    return blobs;
+  }
+
+ private:
+  struct Slot {  // memory from mmap starts as zeros
+    std::atomic<int> written, taken;
+    std::size_t size;
+    char data[8192 - 16];
+  };
+  void await(const World& world, const std::string& tag, Deadline deadline, std::atomic<int> Slot::*turn) {
+    for (int r = 0; r < world.world_size; ++r)
+      while ((slots_[r].*turn).load() < turn_) {
         if (deadline.passed())
           throw CommError(CommError::Kind::kTimeout, tag, {r}, world.generation,
                           "rank " + std::to_string(r) + " did not start in time");
         usleep(500);
       }
-      blobs.emplace_back(slots_[r].data, slots_[r].size);
-    }
-    return blobs;
   }
-
- private:
-  struct Slot {
-    std::atomic<int> written;  // memory from mmap starts as zeros
-    std::size_t size;
-    char data[4096 - 16];
-  };
+  int turn_ = 0;  // exchanges of this rank so far
   const std::size_t bytes_;
   Slot* const slots_;
 };
@@ -201,14 +206,14 @@ class BenchRank {
   }
 
  private:
-  Work start_reduce_scatter(std::size_t count, bool into_chunk) {
+  Work start_reduce_scatter(std::size_t count) {
     ReduceScatterArgs args;
     args.window = in_;
     for (std::size_t r = 0; r < n_; ++r) args.pieces.push_back({static_cast<int>(r), {static_cast<int>(r), 1}, 0});
     for (std::size_t r = 0; r < n_; ++r)
       args.owned.push_back({static_cast<int>(r), even_chunk(count, static_cast<int>(n_), static_cast<int>(r))});
     args.complete = true;
-    args.results = {{{0, static_cast<int>(n_)}, output_.data(), into_chunk}};
+    args.results = {{{0, static_cast<int>(n_)}, output_.data()}};
     return comm_.reduce_scatter(std::move(args));
   }
   Work start_all_gather(std::size_t count, Window window) {
@@ -219,12 +224,22 @@ class BenchRank {
     return comm_.all_gather(std::move(args));
   }
 
+  Work start_all_reduce(std::size_t count) {
+    AllReduceArgs args;
+    args.window = in_;
+    args.destination = out_;
+    args.sums = output_.data();
+    for (int r = 0; r < static_cast<int>(n_); ++r) {
+      args.pieces.push_back({r, {r, 1}, 0});
+      args.owned.push_back({r, even_chunk(count, static_cast<int>(n_), r)});
+    }
+    return comm_.all_reduce(std::move(args));
+  }
+
   void run(const std::string& op, std::size_t count) {
-    if (op == "reduce_scatter") return start_reduce_scatter(count, false).wait();
+    if (op == "reduce_scatter") return start_reduce_scatter(count).wait();
     if (op == "all_gather") return start_all_gather(count, out_).wait();
-    // The sums must be there before anybody gathers them; the wait for readers of the input may overlap.
-    start_reduce_scatter(count, true).wait();
-    start_all_gather(count, out_).wait();
+    start_all_reduce(count).wait();
   }
 
   void run_plain(const std::string& op, std::size_t count) {

@@ -28,7 +28,7 @@ class AllGather {
       const std::size_t bytes = owned.interval.size() * element_;
       if (to == from) continue;
       for (std::size_t at = 0; at < bytes; at += kStretch) {
-        group_.check_error();
+        group_.between_stretches();
         copy_bytes(to + at, from + at, std::min(kStretch, bytes - at), streaming_);
       }
       copied += bytes;
@@ -38,16 +38,17 @@ class AllGather {
 
   std::uint64_t signature() const {
     Signature signature;
-    signature.add(args_.window.id, args_.offset, args_.origin, args_.dtype);
+    signature.add(args_.window.id, args_.offset, args_.origin, args_.dtype, args_.priority);
     for (const AllGatherArgs::Owned& owned : args_.owned)
       signature.add(owned.rank, owned.interval.begin, owned.interval.end, owned.source_offset);
     return signature.value();
   }
   std::uint64_t bytes() const { return total_ * element_; }
+  int priority() const { return args_.priority; }
   const char* what() const { return args_.what; }
 
  private:
-  static constexpr std::size_t kStretch = std::size_t{1} << 20;  // bytes between two looks at the error word
+  static constexpr std::size_t kStretch = std::size_t{256} << 10;  // bytes that are copied in about 10 microseconds
 
   std::size_t source_offset(const AllGatherArgs::Owned& owned) const {
     return owned.source_offset != AllGatherArgs::npos ? owned.source_offset
@@ -97,6 +98,7 @@ std::shared_ptr<Call> make_all_gather(Group& group, const MappedWindow& window, 
   call->what = work->what();
   call->signature = work->signature();
   call->bytes = work->bytes();
+  call->priority = work->priority();
   call->reads_windows = true;
   call->own_part = [work, me = group.world().rank] { work->copy_from(me); };
   call->on_arrival = [work](int rank) { work->copy_from(rank); };

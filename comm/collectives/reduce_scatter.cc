@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "bellows/base/digest.h"
+#include "collectives/fold_stretch.h"
 #include "collectives/windows.h"
 #include "fold.h"
 
@@ -27,9 +27,9 @@ class ReduceScatter {
     if (args_.results.empty()) return;
     std::size_t compact = 0;
     for (const Interval& interval : mine_) {
-      for (std::size_t begin = interval.begin; begin < interval.end; begin += kStretch) {
-        group_.check_error();
-        add_stretch(begin, std::min(kStretch, interval.end - begin), compact + begin - interval.begin);
+      for (std::size_t begin = interval.begin; begin < interval.end; begin += kStretchBytes / element_) {
+        group_.between_stretches();
+        add_stretch(begin, std::min(kStretchBytes / element_, interval.end - begin), compact + begin - interval.begin);
       }
       compact += interval.size();
     }
@@ -41,18 +41,17 @@ class ReduceScatter {
 
   std::uint64_t signature() const {
     Signature signature;
-    signature.add(args_.window.id, args_.origin, args_.complete, args_.dtype);
+    signature.add(args_.window.id, args_.origin, args_.complete, args_.dtype, args_.priority);
     for (const LanePiece& piece : args_.pieces)
       signature.add(piece.rank, piece.lanes.first, piece.lanes.count, piece.offset);
     for (const OwnedInterval& owned : args_.owned) signature.add(owned.rank, owned.interval.begin, owned.interval.end);
     return signature.value();
   }
   std::uint64_t bytes() const { return owned_ * element_; }
+  int priority() const { return args_.priority; }
   const char* what() const { return args_.what; }
 
  private:
-  static constexpr std::size_t kStretch = std::size_t{256} << 10;  // elements between two looks at the error word
-
   void fail(const std::string& why) const { throw std::invalid_argument(std::string(args_.what) + ": " + why); }
 
   void check() {
@@ -105,11 +104,8 @@ class ReduceScatter {
     // a line that another core holds modified is the slowest of all to read. Never onto a place that was read just now.
     const bool streaming = bytes() >= (args_.results[0].in_place ? kStreamingWindowBytes : kStreamingBytes) &&
                            std::find(sources.begin(), sources.end(), results[0]) == sources.end();
-    run_fold(program_, args_.dtype, sources.data(), results.data(), count, streaming);
+    run_fold(program_, args_.dtype, sources.data(), results.data(), count, {streaming, bytes() >= kStreamingBytes, {}});
   }
-
-  static constexpr std::size_t kStreamingBytes = std::size_t{4} << 20;
-  static constexpr std::size_t kStreamingWindowBytes = std::size_t{16} << 10;
 
   Group& group_;
   const MappedWindow& window_;
@@ -136,6 +132,7 @@ std::shared_ptr<Call> make_reduce_scatter(Group& group, const MappedWindow& wind
   call->what = work->what();
   call->signature = work->signature();
   call->bytes = work->bytes();
+  call->priority = work->priority();
   call->reads_windows = true;
   call->on_all_arrived = [work] { work->add_up(); };
   return call;

@@ -30,8 +30,9 @@ class InprocReach final : public Reach {
     }
   }
   Control* control(int rank) override { return reinterpret_cast<Control*>(controls_[rank]->data()); }
-  const std::byte* window(int, const WindowPlace& place) override { return place.address; }
-  bool alive(int) override { return true; }  // a thread that goes says so when its communicator is dropped
+  std::byte* window(int, const WindowPlace& place) override { return place.address; }
+  bool alive(int) override { return true; }   // a thread that goes says so when its communicator is dropped
+  bool fence(int) override { return false; }  // a thread goes on, or its process is stopped as a whole
   bool shares_address_space() const override { return true; }
   std::string describe(int) const override { return "thread"; }
 

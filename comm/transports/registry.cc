@@ -1,3 +1,4 @@
+#include "routed/wire_ucx.h"
 #include "transports/transport.h"
 
 namespace bellows {
@@ -7,6 +8,9 @@ const std::vector<TransportEntry>& transport_table() {
   static const std::vector<TransportEntry> table = {
       {"inproc", [] { return std::string(); }, "ranks as threads of one process", inproc_unfit, make_inproc_reach},
       {"shm", shm_obstacle, "processes of one host, through shared memory", shm_unfit, make_shm_reach},
+      {"shm+ucx", mixed_obstacle, "hosts: shared memory inside them, UCX between them", mixed_unfit, nullptr,
+       WireKind::kMixed},
+      {"ucx", ucx_obstacle, "any processes, each pair by what UCX finds", ucx_unfit, nullptr, WireKind::kUcx},
   };
   return table;
 }

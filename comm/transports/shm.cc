@@ -1,10 +1,12 @@
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -44,19 +46,6 @@ std::uint64_t start_time_of(std::int64_t pid) {
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 
-/// A peer's descriptor, opened anew through /proc; checked to be the very file that was announced.
-int open_peer_fd(const Introduction& peer, int fd, std::uint64_t inode) {
-  const std::string path = "/proc/" + std::to_string(peer.pid) + "/fd/" + std::to_string(fd);
-  const int own = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (own < 0) throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
-  struct stat status;
-  if (fstat(own, &status) != 0 || status.st_ino != inode) {
-    close(own);
-    throw std::runtime_error(path + " is no longer the segment that was announced");
-  }
-  return own;
-}
-
 /// The life of another process, as a descriptor: readable once it has ended, whoever has its pid by then.
 class ProcessWatch {
  public:
@@ -72,6 +61,7 @@ class ProcessWatch {
     pollfd event{fd_, POLLIN, 0};
     return poll(&event, 1, 0) > 0;
   }
+  bool kill() const { return syscall(SYS_pidfd_send_signal, fd_, SIGKILL, nullptr, 0) == 0; }
 
  private:
   int fd_ = -1;
@@ -94,7 +84,7 @@ class ShmReach final : public Reach {
       watches_.push_back(std::move(watch));
       try {
         controls_.push_back(
-            SharedMemory::map(open_peer_fd(ranks[r], ranks[r].fd, ranks[r].inode), Control::kSegmentBytes));
+            SharedMemory::map(open_peer_fd(ranks[r].pid, ranks[r].fd, ranks[r].inode), Control::kSegmentBytes));
       } catch (const std::runtime_error& error) {
         throw UnreachablePeer{r, error.what()};
       }
@@ -103,7 +93,7 @@ class ShmReach final : public Reach {
   Control* control(int rank) override {
     return reinterpret_cast<Control*>(rank == me_ ? own_->data() : controls_[rank].data());
   }
-  const std::byte* window(int rank, const WindowPlace& place) override {
+  std::byte* window(int rank, const WindowPlace& place) override {
     if (rank == me_) return place.address;
     if (place.bytes == 0) return nullptr;
     // A segment exposed twice is mapped once. The inode is part of the key: descriptors are reused.
@@ -111,11 +101,13 @@ class ShmReach final : public Reach {
     auto it = mapped_.find(key);
     if (it == mapped_.end())
       it = mapped_
-               .emplace(key, SharedMemory::map(open_peer_fd(ranks_[rank], place.fd, place.inode), place.segment_bytes))
+               .emplace(key,
+                        SharedMemory::map(open_peer_fd(ranks_[rank].pid, place.fd, place.inode), place.segment_bytes))
                .first;
     return it->second.data() + place.offset;
   }
   bool alive(int rank) override { return rank == me_ || !watches_[rank].ended(); }
+  bool fence(int rank) override { return rank != me_ && watches_[rank].kill(); }
   bool shares_address_space() const override { return false; }
   std::string describe(int rank) const override { return "process " + std::to_string(ranks_[rank].pid); }
 
@@ -130,6 +122,18 @@ class ShmReach final : public Reach {
 
 }  // namespace
 
+int open_peer_fd(std::int64_t pid, int fd, std::uint64_t inode) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+  const int own = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (own < 0) throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
+  struct stat status;
+  if (fstat(own, &status) != 0 || status.st_ino != inode) {
+    close(own);
+    throw std::runtime_error(path + " is no longer the segment that was announced");
+  }
+  return own;
+}
+
 Introduction introduce_this_process() {
   Introduction self;
   char host[256] = {};
@@ -137,6 +141,8 @@ Introduction introduce_this_process() {
   self.host = host;
   // Reaching a peer goes through /proc, so "the same machine" means the same boot and the same view of processes.
   self.machine = first_line("/proc/sys/kernel/random/boot_id") + "/" + link_of("/proc/self/ns/pid");
+  // Tests take processes of one machine for several.
+  if (const char* part = std::getenv("BELLOWS_TEST_MACHINE")) self.machine += std::string("/") + part;
   self.pid = getpid();
   self.start_time = start_time_of(self.pid);
   return self;

@@ -72,6 +72,7 @@ struct ReduceScatterArgs {
   std::vector<LocalPiece> results;      ///< as many as result_spans(carry, pieces, complete), in that order
   bool complete = false;                ///< no lane follows: fold what is left (also for V not a power of two)
   DType dtype = DType::kF32;            ///< kF32, kBF16 or kF16; sums of 16-bit types are rounded at every tree node
+  int priority = 0;                     ///< calls of a higher one overtake those under way; the same on every rank
   const char* what = "reduce_scatter";  ///< names the call in errors, for instance "reduce_scatter block.3"
 };
 /// The subtrees left after adding `pieces` to `carry` (see ReduceScatterArgs), ascending.
@@ -94,7 +95,25 @@ struct AllGatherArgs {
   std::vector<Owned> owned;
   void* destination = nullptr;         ///< where element `origin` goes; null: this rank's own window (in place)
   DType dtype = DType::kF32;
+  int priority = 0;                    ///< as in ReduceScatterArgs
   const char* what = "all_gather";
+};
+
+/// The reproducible all-reduce: as a complete reduce-scatter without carry, but the sums go to every rank. Each rank adds
+/// up what it owns; where it can write into its peers' memory, it does so in the same pass, else a gather follows.
+/// `destination` may be `window`, and the place of a sum that of any piece of the same element: only the rank that adds
+/// an element up reads its pieces. If the call fails, peers may write there until the communicator is gone.
+struct AllReduceArgs {
+  Window window;                        ///< as in ReduceScatterArgs, and so on
+  std::vector<LanePiece> pieces;        ///< cover all lanes
+  std::size_t origin = 0;
+  std::vector<OwnedInterval> owned;     ///< who adds up what; ascending, disjoint between all ranks
+  Window destination;                   ///< gets the sums of all elements in `owned`, in every rank
+  std::size_t offset = 0;               ///< byte offset of element `origin` in every rank's destination
+  void* sums = nullptr;                 ///< the same place as an address of this rank
+  DType dtype = DType::kF32;
+  int priority = 0;
+  const char* what = "all_reduce";
 };
 
 /// Bytes that travelled and time spent, for accounts and benchmarks.
@@ -107,7 +126,9 @@ struct CommStats {
 };
 
 struct CommOptions {
-  std::string transport = "auto";      ///< "auto", "inproc", "shm"
+  std::string transport = "auto";      ///< "auto", or a name that transports() lists
+  std::string algorithm = "auto";      ///< "auto", "direct", "ring", "halving", "hierarchical"; never changes a result
+  std::string bind;                    ///< address on which peers of other hosts reach this rank; empty: any of its own
   double timeout_s = 60;               ///< limit of every collective
   double connect_timeout_s = 60;
 };
@@ -128,6 +149,8 @@ class Communicator {
 
   virtual Work reduce_scatter(ReduceScatterArgs args) = 0;
   virtual Work all_gather(AllGatherArgs args) = 0;
+  /// By default a reduce_scatter, awaited, and an all_gather.
+  virtual Work all_reduce(AllReduceArgs args);
 
   /// The sum over ranks in rank order... of `data`, on every rank: for small vectors in which each slot has one writer
   /// and zeros elsewhere (norm partials, loss per lane), or exact integers; so the order cannot matter.

@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "collectives/fold_stretch.h"
+#include "collectives/windows.h"
+#include "fold.h"
+
+namespace bellows {
+namespace {
+
+// Every rank reads, for the elements that it owns, everybody's pieces once, and writes the sums into every rank's
+// memory in the same pass. Cost: as many bytes written as a reduce-scatter and a gather write, but nothing is read
+// twice, and ranks wait for each other once less.
+class AllReduce {
+ public:
+  AllReduce(Group& group, const MappedWindow& window, const MappedWindow& destination, AllReduceArgs args)
+      : group_(group),
+        window_(window),
+        destination_(destination),
+        args_(std::move(args)),
+        element_(size_of(args_.dtype)),
+        mine_(intervals_of(args_.owned, group.world().rank)) {
+    std::sort(args_.pieces.begin(), args_.pieces.end(),
+              [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
+    check();
+  }
+
+  void add_up() {
+    if (args_.pieces.empty()) return;
+    const int me = group_.world().rank;
+    FoldStretch fold(program_, args_.dtype);
+    for (const LanePiece& piece : args_.pieces) fold.sources.push_back(window_.base[piece.rank] + piece.offset);
+    fold.results = {destination_.own + args_.offset};
+    for (int r = 0; r < group_.world().world_size; ++r)
+      if (r != me) fold.copies.push_back(destination_.base[r] + args_.offset);
+    // Peers read the sums next, and a line that another core holds modified is the slowest of all to read.
+    fold.stores.streaming = mine_bytes_ >= kStreamingWindowBytes;
+    fold.stores.ahead = mine_bytes_ >= kStreamingBytes;
+    std::uint64_t from_peers = 0;
+    for (const Interval& interval : mine_)
+      for (std::size_t begin = interval.begin; begin < interval.end; begin += kStretchBytes / element_) {
+        group_.between_stretches();
+        fold.run(begin - args_.origin, std::min(kStretchBytes / element_, interval.end - begin));
+      }
+    for (const LanePiece& piece : args_.pieces) from_peers += piece.rank != me ? mine_bytes_ : 0;
+    group_.count_bytes_from_peers(from_peers);
+  }
+
+  std::uint64_t signature() const {
+    Signature signature;
+    signature.add(args_.window.id, args_.destination.id, args_.origin, args_.offset, args_.dtype, args_.priority);
+    for (const LanePiece& piece : args_.pieces)
+      signature.add(piece.rank, piece.lanes.first, piece.lanes.count, piece.offset);
+    for (const OwnedInterval& owned : args_.owned) signature.add(owned.rank, owned.interval.begin, owned.interval.end);
+    return signature.value();
+  }
+  std::uint64_t bytes() const { return total_ * element_; }
+  const AllReduceArgs& args() const { return args_; }
+
+ private:
+  void fail(const std::string& why) const { throw std::invalid_argument(std::string(args_.what) + ": " + why); }
+
+  void check() {
+    if (args_.dtype != DType::kF32 && args_.dtype != DType::kBF16 && args_.dtype != DType::kF16)
+      fail("cannot add elements of type " + std::string(name_of(args_.dtype)));
+    const int world_size = group_.world().world_size;
+    std::size_t end = args_.origin;
+    for (const OwnedInterval& owned : args_.owned) {
+      check_interval(args_.what, owned.interval, end);
+      if (owned.rank < 0 || owned.rank >= world_size)
+        fail("interval of rank " + std::to_string(owned.rank) + " in a world of " + std::to_string(world_size));
+      end = owned.interval.end;
+      total_ += owned.interval.size();
+      if (owned.rank == group_.world().rank) mine_bytes_ += owned.interval.size() * element_;
+    }
+    const auto check_room = [&](const char* whose, const MappedWindow& window, int rank, std::size_t offset) {
+      const std::size_t needed = total_ == 0 ? 0 : offset + (end - args_.origin) * element_;
+      if (needed > window.bytes[rank])
+        fail("elements up to " + std::to_string(end) + " need " + std::to_string(needed) + " bytes of the " + whose +
+             " of rank " + std::to_string(rank) + ", which has " + std::to_string(window.bytes[rank]));
+    };
+    std::vector<LaneSpan> spans;
+    for (const LanePiece& piece : args_.pieces) {
+      if (piece.rank < 0 || piece.rank >= world_size)
+        fail("piece of rank " + std::to_string(piece.rank) + " in a world of " + std::to_string(world_size));
+      check_room("window", window_, piece.rank, piece.offset);
+      spans.push_back(piece.lanes);
+    }
+    for (int r = 0; r < world_size; ++r) check_room("destination", destination_, r, args_.offset);
+    if (args_.sums != destination_.own + args_.offset) fail("`sums` is not where `destination` and `offset` point");
+    program_ = make_fold(spans, true);
+  }
+
+  Group& group_;
+  const MappedWindow& window_;
+  const MappedWindow& destination_;
+  AllReduceArgs args_;
+  const std::size_t element_;
+  const std::vector<Interval> mine_;
+  std::size_t total_ = 0;
+  std::size_t mine_bytes_ = 0;
+  FoldProgram program_;
+};
+
+}  // namespace
+
+std::shared_ptr<Call> make_all_reduce(Group& group, const MappedWindow& window, const MappedWindow& destination,
+                                      AllReduceArgs args) {
+  const auto work = std::make_shared<AllReduce>(group, window, destination, std::move(args));
+  auto call = std::make_shared<Call>();
+  call->kind = CallKind::kAllReduce;
+  call->what = work->args().what;
+  call->signature = work->signature();
+  call->bytes = work->bytes();
+  call->priority = work->args().priority;
+  call->reads_windows = true;
+  call->writes_windows = true;
+  call->on_all_arrived = [work] { work->add_up(); };
+  return call;
+}
+
+}  // namespace bellows
