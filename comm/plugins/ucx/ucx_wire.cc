@@ -71,7 +71,7 @@ class UcxWire final : public Wire {
 
   /// Null, and the transfer failed, if the wire cannot be used for that rank.
   Pending* begin(int rank, Transfer& transfer, std::size_t size, bool receiving);
-  void started(Pending& pending, ucs_status_ptr_t request, std::size_t arrived);
+  void started(Pending& pending, ucs_status_ptr_t request);
   void finish(Pending& pending, ucs_status_t status, std::size_t arrived);
   ucp_mem_h handle_of(const std::byte* memory, std::size_t size) const;
   void give_up_on_broken_peers();
@@ -195,13 +195,11 @@ UcxWire::Pending* UcxWire::begin(int rank, Transfer& transfer, std::size_t size,
   return &pending;
 }
 
-void UcxWire::started(Pending& pending, ucs_status_ptr_t request, std::size_t arrived) {
-  if (UCS_PTR_IS_PTR(request)) {
-    pending.request = request;
-    if (pending.receiving && !peers_[pending.rank].broken.empty()) newly_broken_ = true;
-    return;
-  }
-  finish(pending, UCS_PTR_STATUS(request), arrived);
+void UcxWire::started(Pending& pending, ucs_status_ptr_t request) {
+  if (!UCS_PTR_IS_PTR(request)) return finish(pending, UCS_PTR_STATUS(request), pending.size);
+  if (pending.transfer->state != Transfer::kPending) return;  // has called back already, and the request is gone
+  pending.request = request;
+  if (pending.receiving && !peers_[pending.rank].broken.empty()) newly_broken_ = true;
 }
 
 void UcxWire::finish(Pending& pending, ucs_status_t status, std::size_t arrived) {
@@ -254,26 +252,25 @@ void UcxWire::send(int rank, WireTag tag, std::span<const std::byte> message, Tr
   }
   const ucs_status_ptr_t request =
       ucp_tag_send_nbx(peers_[rank].endpoint, message.data(), message.size(), tag_of(tag, world_.rank), &param);
-  started(*pending, request, message.size());
+  started(*pending, request);
 }
 
 void UcxWire::receive(int rank, WireTag tag, std::span<std::byte> place, Transfer& transfer) {
   Pending* pending = begin(rank, transfer, place.size(), true);
   if (!pending) return;
   transfer.data = place.data();
-  ucp_tag_recv_info_t info = {};
   ucp_request_param_t param = {};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_RECV_INFO;
+  // Always by callback: UCX 1.13 does not tell the size of a message that had come before.
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = on_received;
   param.user_data = pending;
-  param.recv_info.tag_info = &info;
   if (ucp_mem_h handle = handle_of(place.data(), place.size())) {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     param.memh = handle;
   }
   const ucs_status_ptr_t request =
       ucp_tag_recv_nbx(worker_, place.data(), place.size(), tag_of(tag, rank), kWholeTag, &param);
-  started(*pending, request, info.length);
+  started(*pending, request);
 }
 
 bool UcxWire::progress() {
