@@ -10,6 +10,7 @@ namespace bellows {
 namespace {
 
 constexpr double kDrainSeconds = 5;  // for calls still under way when a communicator is dropped
+constexpr double kFenceSeconds = 1;  // for a peer to leave a failed call, which takes a running one microseconds
 
 }  // namespace
 
@@ -160,9 +161,10 @@ void Group::close() {
     if (r != world_.rank) await_outside(r);
 }
 
-// The memory of this rank lives on, or goes: either way no peer may use it any more.
+// The memory of this rank lives on or goes: either way no peer may use it any more. One that has been stopped in the
+// middle of writing into it would go on with that whenever it is continued, so it is ended.
 void Group::await_outside(int rank) {
-  const Nanos patience = now_ns() + from_seconds(kDrainSeconds);
+  const Nanos patience = now_ns() + from_seconds(kFenceSeconds);
   while (peer(rank).inside.load(std::memory_order_seq_cst) && reach_->alive(rank)) {
     if (now_ns() > patience) reach_->fence(rank);
     std::this_thread::sleep_for(std::chrono::microseconds(50));
