@@ -112,6 +112,8 @@ class Training {
     world_ = world.value_or(*transition);
     CommOptions comm_options;
     comm_options.transport = options_.transport;
+    comm_options.algorithm = options_.algorithm;
+    comm_options.bind = options_.bind;
     comm_options.timeout_s = options_.collective_timeout_s;
     auto comm = connect(*transition, member_.bootstrap(), comm_options);
     watch(comm.get());

@@ -52,6 +52,7 @@ struct Exchange {
   };
 
   std::string what;
+  std::string title;  ///< for people: "barrier 'end of step'"
   int priority = 0;
   std::uint64_t signature = 0;  ///< of everything that must agree between the ranks
   Nanos timeout = 0;            ///< 0: the communicator's
@@ -99,6 +100,7 @@ struct Exchange {
   enum State : int { kUnderWay, kDone, kFailed };
   std::atomic<int> state{kUnderWay};
   std::uint32_t number = 0;
+  std::uint32_t tag = 0;  ///< WireTag::call: the number, and a hash of what must agree
   Nanos submitted_at = 0;
   Nanos moved_at = 0;  ///< when something of it was over last, or it was taken up
   Nanos finished_at = 0;
@@ -107,7 +109,10 @@ struct Exchange {
   int open_waves_end = 0;  // waves before it have been opened
   int finished_waves = 0;
   std::vector<int> pending_receives, pending_sends, ready_sends, ready_tasks;
-  bool asked = false;  // peers have been told that this call waits
+  bool asked = false;      // peers have been told that this call waits
+  std::vector<bool> here;  // by rank: has answered that it waits in this call too
+  std::string trouble;     // a transfer failed: the reason is told better by others, if they are given a moment
+  Nanos trouble_at = 0;
 };
 
 }  // namespace bellows

@@ -24,7 +24,7 @@
 namespace bellows {
 namespace {
 
-constexpr char kFailure = 'F', kFarewell = 'B', kQuestion = 'Q';
+constexpr char kFailure = 'F', kFarewell = 'B', kQuestion = 'Q', kAnswer = 'H';
 constexpr std::uint32_t kLongestFrame = 64 << 10;
 constexpr double kTry = 2;            // for one address of a peer
 constexpr double kHelloPatience = 2;  // for a stranger to prove itself
@@ -376,6 +376,10 @@ bool Lifelines::read_some(int rank, const Events& events) {
       body.ignore(1);
       std::getline(body, question.what, '\0');
       events.asked(rank, question);
+    } else if (type == kAnswer) {
+      std::uint32_t call = 0;
+      body >> call;
+      events.here(rank, call);
     }
   }
   return true;
@@ -409,5 +413,7 @@ void Lifelines::ask(int rank, const Question& question) {
   send(rank, kQuestion,
        std::to_string(question.call) + " " + std::to_string(question.signature) + "\n" + question.what.substr(0, 1024));
 }
+
+void Lifelines::answer(int rank, std::uint32_t call) { send(rank, kAnswer, std::to_string(call)); }
 
 }  // namespace bellows

@@ -37,6 +37,7 @@ class Lifelines {
     std::function<void(int rank)> left;                          ///< it has dropped the communicator
     std::function<void(const Failure&)> failed;                  ///< a peer has told the first error
     std::function<void(int rank, const Question&)> asked;
+    std::function<void(int rank, std::uint32_t call)> here;  ///< the answer: it waits in the same call
   };
 
   /// Listens on `bind` ("" for every address) and a free port.
@@ -57,6 +58,7 @@ class Lifelines {
   void tell_failure(const Failure& failure);
   void tell_farewell();
   void ask(int rank, const Question& question);
+  void answer(int rank, std::uint32_t call);
 
  private:
   struct Peer;

@@ -230,7 +230,7 @@ class AllGatherPlan {
   const std::size_t element_;
   std::byte* const destination_;
   std::vector<std::vector<AllGatherArgs::Owned>> owned_;  // by rank
-  std::vector<std::vector<Slice>> segments_;            // by owner
+  std::vector<std::vector<Slice>> segments_;              // by owner
   std::size_t segment_count_ = 0;
   std::map<std::pair<int, int>, std::map<int, std::vector<int>>> depths_;
   std::shared_ptr<Exchange> exchange_;

@@ -323,7 +323,7 @@ class ReduceScatterPlan {
   const RoutedWindow window_;
   ReduceScatterArgs args_;
   const std::size_t element_;
-  std::vector<std::vector<Interval>> owned_;    // by rank
+  std::vector<std::vector<Interval>> owned_;  // by rank
   std::vector<std::vector<Slice>> segments_;  // by owner
   std::size_t segment_count_ = 0;
   std::map<std::pair<int, int>, std::optional<std::vector<LaneSpan>>> out_spans_;

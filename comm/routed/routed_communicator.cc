@@ -31,6 +31,14 @@ class ExchangeState final : public Work::State {
   const std::shared_ptr<Exchange> exchange_;
 };
 
+/// For people: "all_reduce 'norm' of 32 B".
+std::shared_ptr<Exchange> titled(std::shared_ptr<Exchange> exchange, CallKind kind, std::size_t bytes = 0) {
+  exchange->title = name_of(kind);
+  if (exchange->what != exchange->title) exchange->title += " '" + exchange->what + "'";
+  if (bytes > 0) exchange->title += " of " + human_bytes(static_cast<double>(bytes));
+  return exchange;
+}
+
 class RoutedCommunicator final : public Communicator {
  public:
   RoutedCommunicator(std::shared_ptr<Router> router, ShmWire* lender, Places places, const CommOptions& options,
@@ -55,7 +63,8 @@ class RoutedCommunicator final : public Communicator {
     });
     RoutedWindow& window = windows_.emplace_back();
     window.own = memory.data() + offset;
-    for (const std::uint64_t size : swap(static_cast<std::uint64_t>(bytes), "expose")) window.bytes.push_back(size);
+    for (const std::uint64_t size : swap(static_cast<std::uint64_t>(bytes), "expose", CallKind::kExpose))
+      window.bytes.push_back(size);
     return {static_cast<int>(windows_.size()) - 1};
   }
 
@@ -63,13 +72,15 @@ class RoutedCommunicator final : public Communicator {
     const RoutedWindow& window = known(args.window, args.what);
     std::size_t bytes = 0;
     for (const OwnedInterval& owned : args.owned) bytes += owned.interval.size() * size_of(args.dtype);
-    return start(plan_reduce_scatter(routes(bytes), world().rank, window, std::move(args)));
+    return start(titled(plan_reduce_scatter(routes(bytes), world().rank, window, std::move(args)),
+                        CallKind::kReduceScatter, bytes));
   }
   Work all_gather(AllGatherArgs args) override {
     const RoutedWindow& window = known(args.window, args.what);
     std::size_t bytes = 0;
     for (const auto& owned : args.owned) bytes += owned.interval.size() * size_of(args.dtype);
-    return start(plan_all_gather(routes(bytes), world().rank, window, std::move(args)));
+    return start(
+        titled(plan_all_gather(routes(bytes), world().rank, window, std::move(args)), CallKind::kAllGather, bytes));
   }
 
   void all_reduce_sum(std::span<double> data, const char* what) override {
@@ -78,7 +89,8 @@ class RoutedCommunicator final : public Communicator {
     std::vector<std::span<std::byte>> places;
     for (int r = 0; r < n; ++r)
       places.push_back(std::as_writable_bytes(std::span(all).subspan(data.size() * r, data.size())));
-    router_->run(plan_swap(world().rank, n, std::as_bytes(data), places, what));
+    router_->run(
+        titled(plan_swap(world().rank, n, std::as_bytes(data), places, what), CallKind::kAllReduce, data.size_bytes()));
     for (std::size_t i = 0; i < data.size(); ++i) {
       double sum = all[i];
       for (int r = 1; r < n; ++r) sum += all[data.size() * r + i];
@@ -88,13 +100,13 @@ class RoutedCommunicator final : public Communicator {
 
   std::vector<std::string> all_gather_blobs(const std::string& blob, const char* what) override {
     const int n = world().world_size;
-    const std::vector<std::uint64_t> sizes = swap(static_cast<std::uint64_t>(blob.size()), what);
+    const std::vector<std::uint64_t> sizes = swap(static_cast<std::uint64_t>(blob.size()), what, CallKind::kBlobs);
     std::vector<std::string> blobs;
     for (int r = 0; r < n; ++r) blobs.emplace_back(sizes[r], '\0');
     std::vector<std::span<const std::byte>> send(n, std::as_bytes(std::span(blob)));
     std::vector<std::span<std::byte>> receive;
     for (int r = 0; r < n; ++r) receive.push_back(std::as_writable_bytes(std::span(blobs[r])));
-    router_->run(plan_all_to_all(world().rank, send, receive, what));
+    router_->run(titled(plan_all_to_all(world().rank, send, receive, what), CallKind::kBlobs));
     return blobs;
   }
 
@@ -102,7 +114,8 @@ class RoutedCommunicator final : public Communicator {
     if (root < 0 || root >= world().world_size)
       throw std::invalid_argument(std::string(what) + ": root " + std::to_string(root) + " in a world of " +
                                   std::to_string(world().world_size));
-    router_->run(plan_broadcast(world().rank, world().world_size, data, root, what));
+    router_->run(
+        titled(plan_broadcast(world().rank, world().world_size, data, root, what), CallKind::kBroadcast, data.size()));
   }
 
   void all_to_all_v(const std::vector<std::span<const std::byte>>& send,
@@ -118,7 +131,7 @@ class RoutedCommunicator final : public Communicator {
     std::vector<std::span<std::byte>> places;
     for (int r = 0; r < n; ++r)
       places.push_back(std::as_writable_bytes(std::span(theirs).subspan(static_cast<std::size_t>(n) * r, n)));
-    router_->run(plan_swap(me, n, std::as_bytes(std::span(sizes)), places, what));
+    router_->run(titled(plan_swap(me, n, std::as_bytes(std::span(sizes)), places, what), CallKind::kAllToAll));
     for (int r = 0; r < n; ++r) {
       const std::uint64_t sent = theirs[static_cast<std::size_t>(n) * r + me];
       if (sent != receive[r].size())
@@ -126,9 +139,11 @@ class RoutedCommunicator final : public Communicator {
                        std::string(what) + ": rank " + std::to_string(r) + " sends " + std::to_string(sent) +
                            " bytes, rank " + std::to_string(me) + " expects " + std::to_string(receive[r].size()));
     }
-    router_->run(plan_all_to_all(me, send, receive, what));
+    router_->run(titled(plan_all_to_all(me, send, receive, what), CallKind::kAllToAll));
   }
-  void barrier(const char* what) override { router_->run(plan_barrier(world().rank, world().world_size, what)); }
+  void barrier(const char* what) override {
+    router_->run(titled(plan_barrier(world().rank, world().world_size, what), CallKind::kBarrier));
+  }
 
   void abort(const std::string& why) override { router_->abort(why); }
   CommStats stats() const override { return router_->stats(); }
@@ -140,12 +155,12 @@ class RoutedCommunicator final : public Communicator {
                                   " was not made by this communicator");
     return windows_[static_cast<std::size_t>(window.id)];
   }
-  std::vector<std::uint64_t> swap(std::uint64_t mine, const char* what) {
+  std::vector<std::uint64_t> swap(std::uint64_t mine, const char* what, CallKind kind) {
     const int n = world().world_size;
     std::vector<std::uint64_t> all(n);
     std::vector<std::span<std::byte>> places;
     for (int r = 0; r < n; ++r) places.push_back(std::as_writable_bytes(std::span(all).subspan(r, 1)));
-    router_->run(plan_swap(world().rank, n, std::as_bytes(std::span(&mine, 1)), places, what));
+    router_->run(titled(plan_swap(world().rank, n, std::as_bytes(std::span(&mine, 1)), places, what), kind));
     return all;
   }
   const Routes& routes(std::size_t bytes) {

@@ -8,16 +8,18 @@
 #include <cstdio>
 #include <optional>
 
+#include "bellows/base/digest.h"
 #include "futex.h"
 #include "group.h"
 
 namespace bellows {
 namespace {
 
-constexpr Nanos kSpin = 50'000;                  // looking costs less than sleeping for so long
-constexpr Nanos kSlice = 20'000'000;             // between two looks at deadlines
-constexpr Nanos kListen = 500'000;               // between two looks at lifelines while there is much to do
-constexpr Nanos kAsk = 50'000'000;               // of waiting before peers are asked what they are doing
+constexpr Nanos kSpin = 50'000;       // looking costs less than sleeping for so long
+constexpr Nanos kSlice = 20'000'000;  // between two looks at deadlines
+constexpr Nanos kListen = 500'000;    // between two looks at lifelines while there is much to do
+constexpr Nanos kAsk = 50'000'000;    // of waiting before peers are asked what they are doing
+constexpr Nanos kTroubleGrace = 300'000'000;
 constexpr Nanos kFarewellGrace = 1'000'000'000;  // for messages that a farewell has overtaken
 constexpr std::size_t kSendingAtOnce = 4 << 20;  // usual bytes under way to one peer; what urgent ones queue behind
 constexpr std::size_t kScratchAtOnce = 64 << 20;
@@ -66,7 +68,11 @@ std::shared_ptr<Exchange> Router::submit(std::shared_ptr<Exchange> exchange, boo
     ++stats_.calls;
     ++open_;
     inbox_.push_back(exchange);
-    recent_.push_back({exchange->number, {exchange->number, exchange->signature, exchange->what}});
+    if (exchange->title.empty()) exchange->title = exchange->what;
+    // Ranks that make different calls must not take each other's messages for their own.
+    const std::uint64_t kind = exchange->signature ^ xxh64(std::as_bytes(std::span(exchange->title)));
+    exchange->tag = static_cast<std::uint32_t>(kind >> 48) << 16 | (exchange->number & 0xffff);
+    recent_.push_back({exchange->number, {exchange->number, exchange->signature, exchange->title}});
     if (recent_.size() > kRecent) recent_.pop_front();
     driven = driving_;
     if (asynchronous && !progress_.joinable()) {
@@ -151,6 +157,7 @@ void Router::close() {
   });
   if (!idle) {
     exclusively([&] {
+      adopt();
       const std::string what = active_.empty() ? "communicator" : active_.front()->what;
       fail({CommError::Kind::kPeerLost,
             what,
@@ -266,8 +273,9 @@ bool Router::pass() {
     fail({CommError::Kind::kAborted, "abort", {}, why + suffix()}, true);
     return true;
   }
+  // What peers have told is heard before a new call is taken up: it may be the end of this generation.
+  if (has_news() || now_ns() - last_listen_ > kListen) listen();
   adopt();
-  if (now_ns() - last_listen_ > kListen) listen();
   bool moved = wire_->progress();
   for (std::size_t i = 0; i < active_.size();) {
     Exchange& exchange = *active_[i];
@@ -282,6 +290,11 @@ bool Router::pass() {
     }
   }
   return run_one_task() || moved;
+}
+
+bool Router::has_news() {
+  MutexLock lock(mutex_);
+  return !inbox_.empty();
 }
 
 void Router::adopt() {
@@ -335,7 +348,7 @@ bool Router::open_waves(Exchange& x) {
     for (const int i : wave.receives) {
       Exchange::Receive& r = x.receives[i];
       std::byte* const place = r.place ? r.place : wave.scratch + r.scratch;
-      wire_->receive(r.peer, {x.number, r.key}, {place, r.bytes}, r.transfer);
+      wire_->receive(r.peer, {x.tag, r.key}, {place, r.bytes}, r.transfer);
       x.pending_receives.push_back(i);
     }
     for (const int i : wave.tasks)
@@ -350,8 +363,7 @@ bool Router::advance(Exchange& x) {
   bool moved = false;
   for (std::size_t i = 0; i < x.pending_receives.size();) {
     Exchange::Receive& r = x.receives[x.pending_receives[i]];
-    if (r.transfer.state == Transfer::kFailed)
-      throw std::runtime_error("a message from rank " + std::to_string(r.peer) + ": " + r.transfer.error);
+    if (r.transfer.state == Transfer::kFailed) note_trouble(x, "from", r.peer, r.transfer);
     if (r.transfer.state != Transfer::kDone) {
       ++i;
       continue;
@@ -369,8 +381,7 @@ bool Router::advance(Exchange& x) {
   }
   for (std::size_t i = 0; i < x.pending_sends.size();) {
     Exchange::Send& s = x.sends[x.pending_sends[i]];
-    if (s.transfer.state == Transfer::kFailed)
-      throw std::runtime_error("a message to rank " + std::to_string(s.peer) + ": " + s.transfer.error);
+    if (s.transfer.state == Transfer::kFailed) note_trouble(x, "to", s.peer, s.transfer);
     if (s.transfer.state != Transfer::kDone) {
       ++i;
       continue;
@@ -384,6 +395,15 @@ bool Router::advance(Exchange& x) {
   return moved;
 }
 
+// A size that does not fit comes from ranks that made different calls, a broken connection from a peer that is gone:
+// answers and lifelines tell which.
+void Router::note_trouble(Exchange& x, const char* direction, int peer, const Transfer& transfer) {
+  if (!x.trouble.empty()) return;
+  x.trouble = std::string("a message ") + direction + " rank " + std::to_string(peer) + ": " + transfer.error;
+  x.trouble_at = now_ns();
+  ask(x);
+}
+
 void Router::start_sends(Exchange& x) {
   const bool usual = class_of(x) == 0;
   for (std::size_t i = 0; i < x.ready_sends.size();) {
@@ -394,7 +414,7 @@ void Router::start_sends(Exchange& x) {
     }
     if (usual) sending_[s.peer] += s.bytes;
     const std::byte* const data = s.data ? s.data : x.waves[s.wave].scratch + s.scratch;
-    wire_->send(s.peer, {x.number, s.key}, {data, s.bytes}, s.transfer);
+    wire_->send(s.peer, {x.tag, s.key}, {data, s.bytes}, s.transfer);
     x.pending_sends.push_back(x.ready_sends[i]);
     x.ready_sends.erase(x.ready_sends.begin() + static_cast<std::ptrdiff_t>(i));
   }
@@ -480,7 +500,7 @@ void Router::sleep() {
   if (!failing_) wire_->wait(kSlice, {&fd, 1});
   const Nanos slept = now_ns() - began;
   if (active_.empty()) return;
-  const std::vector<int> ranks = awaited(*active_.front());
+  std::vector<int> ranks = not_here(*active_.front(), awaited(*active_.front()));
   MutexLock lock(mutex_);
   stats_.peer_wait_ns += slept;
   for (const int r : ranks) stats_.wait_by_peer[r] += slept / static_cast<Nanos>(ranks.size());
@@ -510,14 +530,20 @@ void Router::listen() {
   };
   std::vector<std::pair<int, Lifelines::Question>> questions;
   events.asked = [&](int rank, const Lifelines::Question& question) { questions.push_back({rank, question}); };
+  events.here = [&](int rank, std::uint32_t call) {
+    for (const auto& exchange : active_)
+      if (exchange->number == call && exchange->asked) exchange->here[rank] = true;
+  };
   lifelines_->poll(events);
+  if (first) return fail(*first, !told);
   for (const auto& [rank, question] : questions) compare(rank, question);
-  if (first) fail(*first, !told);
 }
 
 void Router::check_deadlines() {
   const Nanos now = now_ns();
   for (const auto& exchange : active_) {
+    if (!exchange->trouble.empty() && now - exchange->trouble_at > kTroubleGrace)
+      throw std::runtime_error(exchange->trouble);
     const std::vector<int> ranks = awaited(*exchange);
     if (ranks.empty()) continue;
     for (const int r : ranks)
@@ -526,17 +552,33 @@ void Router::check_deadlines() {
                         list_ranks({r}) + " left the communicator during " + exchange->what + suffix());
     if (!exchange->asked && now - exchange->moved_at > kAsk) ask(*exchange);
     const Nanos limit = exchange->timeout > 0 ? exchange->timeout : timeout_;
-    if (now - exchange->moved_at > limit)
-      throw CommError(CommError::Kind::kTimeout, exchange->what, ranks, world_.generation,
-                      exchange->what + ": " + list_ranks(ranks) + " did not arrive within " + format_seconds(limit) +
+    if (now - exchange->moved_at > limit) {
+      const std::vector<int> late = not_here(*exchange, ranks);
+      throw CommError(CommError::Kind::kTimeout, exchange->what, late, world_.generation,
+                      exchange->what + ": " + list_ranks(late) + " did not arrive within " + format_seconds(limit) +
                           " s" + suffix());
+    }
   }
 }
 
-// Ranks that make different calls wait for each other in vain; so whoever waits for long tells the others in what.
+// Ranks that make different calls wait for each other in vain, and whom a rank waits for may itself wait for a third.
+// So whoever waits for long tells everybody in what; those who are in the same call answer.
 void Router::ask(Exchange& exchange) {
+  if (exchange.asked) return;
   exchange.asked = true;
-  for (const int r : awaited(exchange)) lifelines_->ask(r, {exchange.number, exchange.signature, exchange.what});
+  exchange.here.resize(world_.world_size);
+  exchange.here[world_.rank] = true;
+  for (int r = 0; r < world_.world_size; ++r)
+    if (r != world_.rank) lifelines_->ask(r, {exchange.number, exchange.signature, exchange.title});
+}
+
+/// The ranks that have not come to this call, as far as is known; `awaited` if all have.
+std::vector<int> Router::not_here(const Exchange& exchange, const std::vector<int>& awaited) const {
+  std::vector<int> ranks;
+  if (exchange.asked)
+    for (int r = 0; r < world_.world_size; ++r)
+      if (!exchange.here[r]) ranks.push_back(r);
+  return ranks.empty() ? awaited : ranks;
 }
 
 void Router::compare(int rank, const Lifelines::Question& theirs) {
@@ -550,7 +592,10 @@ void Router::compare(int rank, const Lifelines::Question& theirs) {
     questions_[theirs.call].push_back({rank, theirs});
     return;
   }
-  if (mine->signature == theirs.signature && mine->what == theirs.what) return;
+  if (mine->signature == theirs.signature && mine->what == theirs.what) {
+    lifelines_->answer(rank, theirs.call);
+    return;
+  }
   const std::string detail = mine->what == theirs.what ? " with other arguments" : "";
   throw CommError(CommError::Kind::kAborted, mine->what, {std::min(rank, world_.rank), std::max(rank, world_.rank)},
                   world_.generation,

@@ -54,6 +54,7 @@ class Router {
   void progress_loop();
   void step() noexcept;
   bool pass();
+  bool has_news();
   void adopt();
   bool open_waves(Exchange& exchange);
   bool advance(Exchange& exchange);
@@ -64,7 +65,9 @@ class Router {
   void sleep();
   void listen();
   void check_deadlines();
+  void note_trouble(Exchange& x, const char* direction, int peer, const Transfer& transfer);
   void ask(Exchange& exchange);
+  std::vector<int> not_here(const Exchange& exchange, const std::vector<int>& awaited) const;
   void compare(int rank, const Lifelines::Question& question);
   std::vector<int> awaited(const Exchange& exchange) const;
   void fail(Failure failure, bool tell);

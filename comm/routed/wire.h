@@ -13,7 +13,8 @@
 namespace bellows {
 
 /// Names a message between two ranks of a generation: at most one is under way per (from, to, tag).
-/// `call` counts the collectives of the communicator (it may wrap after 2^32), `key` the messages of one collective.
+/// The lower half of `call` counts the collectives of the communicator (and wraps), the upper is a hash of what must
+/// agree about one; a wire with short tags may drop it. `key` counts the messages of one collective.
 struct WireTag {
   std::uint32_t call = 0;
   std::uint16_t key = 0;
@@ -37,8 +38,8 @@ struct Transfer {
   std::uintptr_t handle = 0;  ///< the wire's own
 };
 
-/// Moves bytes between ranks of one generation, point to point: all in which networks differ. Non-blocking, matched by tag
-/// rather than by order. All calls come from one thread at a time (whoever drives the communicator) except `wake`.
+/// Moves bytes between ranks of one generation, point to point: all in which networks differ. Non-blocking, matched by
+/// tag rather than by order. All calls come from one thread at a time (whoever drives the communicator) except `wake`.
 /// Noticing that a peer has died is not a wire's duty (lifelines do that); passing on what it learns is welcome.
 class Wire {
  public:
@@ -46,12 +47,12 @@ class Wire {
 
   /// What peers need to reach this rank; any bytes.
   virtual std::string address() const = 0;
-  /// `addresses[r]` is rank r's address(); empty: this wire is not used for that rank. Called once, before anything else.
-  /// May return before a connection stands. Throws std::runtime_error, naming the rank, if one cannot be had.
+  /// `addresses[r]` is rank r's address(); empty: this wire is not used for that rank. Called once, before anything
+  /// else. May return before a connection stands. Throws std::runtime_error, naming the rank, if one cannot be had.
   virtual void connect(const std::vector<std::string>& addresses) = 0;
 
-  /// A hint that messages will be sent from and received into this memory: registered with the network where that saves a
-  /// copy. It stays mapped until `forget` or the end of the wire.
+  /// A hint that messages will be sent from and received into this memory: registered with the network where that saves
+  /// a copy. It stays mapped until `forget` or the end of the wire.
   virtual void remember(std::span<const std::byte> /*memory*/) {}
   virtual void forget(std::span<const std::byte> /*memory*/) {}
 
@@ -63,8 +64,8 @@ class Wire {
 
   /// Carries on what is under way and returns whether anything moved. Never sleeps.
   virtual bool progress() = 0;
-  /// Sleeps until something may have happened, `wake` is called, or `limit` has passed; early returns are fine. `also` are
-  /// file descriptors of the caller that end the sleep when they become readable.
+  /// Sleeps until something may have happened, `wake` is called, or `limit` has passed; early returns are fine. `also`
+  /// are file descriptors of the caller that end the sleep when they become readable.
   virtual void wait(Nanos limit, std::span<const int> also) = 0;
   /// From any thread: ends the present or the next `wait`.
   virtual void wake() = 0;

@@ -79,7 +79,11 @@ void declare_training(Settings& settings, GptOptions& options, Raw& raw) {
   settings.add("bucket-mb", &raw.bucket_mb, "gradients that travel together").above(0);
   settings.add("prefetch", &engine.prefetch_units, "stage 3: units gathered ahead").at_least(0);
   settings.add("threads", &options.threads, "threads of this rank").range(1, 1024);
-  settings.add("transport", &train.transport, "auto, inproc or shm");
+  settings.add("transport", &train.transport, "what carries collectives; `bellows doctor` lists what there is");
+  settings.add("algorithm", &train.algorithm, "how collectives travel; never changes a number")
+      .choices({"auto", "direct", "ring", "halving", "hierarchical"});
+  settings.add("bind", &train.bind, "address on which ranks of other hosts reach this one; not given: any of its own")
+      .value_name("ADDRESS");
   settings.add("collective-timeout", &train.collective_timeout_s, "limit of one collective").value_name("SEC").above(0);
 
   settings.group("Output");

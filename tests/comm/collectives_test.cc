@@ -168,8 +168,9 @@ class Collectives : public testing::TestWithParam<std::tuple<std::string, int>> 
   void run(const Body& body) {
     const std::string transport = std::get<0>(GetParam());
     const int world_size = std::get<1>(GetParam());
+    if (const std::string why = not_covered(transport, world_size); !why.empty()) GTEST_SKIP() << why;
     const auto outcomes = run_on(transport, world_size, [&](int rank, Communicator& comm) {
-      require(comm.transport() == transport, "the transport that was asked for");
+      require(comm.transport() == transport.substr(0, transport.find('/')), "the transport that was asked for");
       std::string text = body(rank, comm);
       return text;
     });
@@ -385,8 +386,8 @@ TEST_P(Collectives, ManyCallsUnderWayAtOnceStayInOrder) {
       for (const float sum : sums[c]) require(sum == static_cast<float>(n * (n - 1) / 2 + n * c), "sum of call");
     }
     require(comm.stats().calls >= kCalls, "calls are counted");
-    if (n > 1)
-      require(comm.stats().bytes_read_from_peers >= kCalls * kCount * sizeof(float) * (n - 1), "bytes counted");
+    // Every rank wants every sum; where pieces are added on the way, one of them is all that comes.
+    if (n > 1) require(comm.stats().bytes_read_from_peers >= kCalls * kCount * sizeof(float), "bytes counted");
     return "";
   });
 }
@@ -415,16 +416,21 @@ TEST_P(Collectives, MemoryMayBeReusedOnceTheWorkIsDone) {
 }
 
 std::string name_of_case(const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
-  return std::get<0>(info.param) + std::to_string(std::get<1>(info.param));
+  std::string name = std::get<0>(info.param) + std::to_string(std::get<1>(info.param));
+  for (char& c : name)
+    if (c == '/' || c == '+') c = '_';
+  return name;
 }
-std::vector<std::string> every_transport() {
-  std::vector<std::string> names;
-  for (const TransportInfo& info : transports())
-    if (info.usable) names.push_back(info.name);
-  return names;
+/// A sample of worlds, or all of them.
+std::vector<int> worlds_of_routes() {
+  if (std::getenv("BELLOWS_TEST_FULL")) return {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  return {1, 2, 3, 4, 8};
 }
 INSTANTIATE_TEST_SUITE_P(Transports, Collectives,
                          testing::Combine(testing::ValuesIn(every_transport()), testing::Range(1, 10)), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Routes, Collectives,
+                         testing::Combine(testing::ValuesIn(every_route()), testing::ValuesIn(worlds_of_routes())),
+                         name_of_case);
 
 }  // namespace
 }  // namespace bellows

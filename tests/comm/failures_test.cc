@@ -17,13 +17,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Lt;
 
-std::vector<std::string> every_transport() {
-  std::vector<std::string> names;
-  for (const TransportInfo& info : transports())
-    if (info.usable) names.push_back(info.name);
-  return names;
-}
-
 /// Calls `call` and reports the CommError that it must end with as "kind op=… ranks=… gen=…: message".
 template <class Call>
 std::string error_of(const Call& call) {
@@ -56,9 +49,19 @@ Work add_all(Communicator& comm, Window window, std::vector<float>& sum, const c
 
 class Failures : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (const std::string why = not_covered(GetParam(), 4); !why.empty()) GTEST_SKIP() << why;
+  }
   std::string transport() const { return GetParam(); }
 };
+std::string name_of_route(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (c == '/' || c == '+') c = '_';
+  return name;
+}
 INSTANTIATE_TEST_SUITE_P(Transports, Failures, testing::ValuesIn(every_transport()));
+INSTANTIATE_TEST_SUITE_P(Routes, Failures, testing::Values("inproc/ring", "shm/ring", "ucx", "shm+ucx"), name_of_route);
 
 /// What only processes can suffer: threads are not killed or stopped one by one.
 class ProcessFailures : public Failures {};
@@ -68,6 +71,7 @@ std::vector<std::string> transports_between_processes() {
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(Transports, ProcessFailures, testing::ValuesIn(transports_between_processes()));
+INSTANTIATE_TEST_SUITE_P(Routes, ProcessFailures, testing::Values("shm/ring", "ucx", "shm+ucx"), name_of_route);
 
 TEST_P(ProcessFailures, AKilledPeerIsNamedWithinASecondByAllOthers) {
   struct Times {

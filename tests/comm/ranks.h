@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -71,7 +73,7 @@ class ForkedBootstrap final : public Bootstrap {
     std::atomic<int> written{0};
     std::atomic<int> taken{0};
     std::size_t size = 0;
-    char data[2048];
+    char data[8192];
   };
   struct Table {
     Slot slots[16];
@@ -89,6 +91,22 @@ class ForkedBootstrap final : public Bootstrap {
   Shared<Table> table_;
 };
 
+/// Transports that read peers' memory.
+inline std::vector<std::string> every_transport() { return {"inproc", "shm"}; }
+/// Transports that work by messages, with the algorithms that they may be told to use.
+inline std::vector<std::string> every_route() {
+  return {"inproc/ring", "shm/ring", "shm/halving", "ucx", "ucx/ring", "ucx/halving", "shm+ucx", "shm+ucx/direct"};
+}
+/// Why this machine cannot run a test over `transport` with so many ranks; empty if it can.
+inline std::string not_covered(const std::string& transport, int world_size) {
+  if (transport.find("ucx") != std::string::npos &&
+      !std::filesystem::exists(std::string(BELLOWS_BIN_DIR) + "/../lib/libbellows_ucx.so"))
+    return "not covered: UCX (it was not found when this was built)";
+  if (transport.find("halving") != std::string::npos && (world_size & (world_size - 1)) != 0)
+    return "halving is for powers of two";
+  return "";
+}
+
 using Body = std::function<std::string(int rank, Communicator& comm)>;
 
 struct RankOptions {
@@ -96,14 +114,19 @@ struct RankOptions {
   std::uint64_t generation = 4;
 };
 
-/// Runs `body` on `world_size` connected ranks: threads for inproc, forked processes otherwise. Processes that did not
-/// end by themselves within a minute are killed.
+/// Runs `body` on `world_size` connected ranks: threads for inproc, forked processes otherwise. `transport` may name an
+/// algorithm as well: "shm/ring". Over "shm+ucx", every two ranks take each other for one host and the rest for others.
+/// Processes that did not end by themselves within a minute are killed.
 inline std::vector<Outcome> run_on(const std::string& transport, int world_size, const Body& body,
                                    const RankOptions& options = {}) {
   const auto guarded = [&](int rank, Bootstrap& bootstrap) -> std::string {
     try {
       CommOptions comm_options;
-      comm_options.transport = transport;
+      comm_options.transport = transport.substr(0, transport.find('/'));
+      if (transport.find('/') != std::string::npos)
+        comm_options.algorithm = transport.substr(transport.find('/') + 1);
+      if (comm_options.transport == "shm+ucx")
+        setenv("BELLOWS_TEST_MACHINE", std::to_string(rank / 2).c_str(), 1);
       comm_options.timeout_s = options.timeout_s;
       auto comm = connect(World{rank, world_size, rank, world_size, options.generation}, bootstrap, comm_options);
       return body(rank, *comm);
@@ -113,7 +136,7 @@ inline std::vector<Outcome> run_on(const std::string& transport, int world_size,
   };
   const Nanos began = now_ns();
   std::vector<Outcome> outcomes(world_size);
-  if (transport == "inproc") {
+  if (transport.rfind("inproc", 0) == 0) {
     InprocBootstrap bootstrap;
     std::vector<std::thread> threads;
     for (int r = 0; r < world_size; ++r)

@@ -24,7 +24,9 @@ struct TrainOptions {
   std::string resume;                     ///< empty: start fresh; "auto": newest in `checkpoint` if any; else a path
   std::string metrics;                    ///< JSON lines, written by rank 0; empty: none
   double flops_per_token = 0;             ///< model FLOPs per token (docs/mfu.md); 0: MFU unavailable
-  std::string transport = "auto";
+  std::string transport = "auto";         ///< these three as in CommOptions
+  std::string algorithm = "auto";
+  std::string bind;
   double collective_timeout_s = 60;       ///< limit of one collective
 };
 
