@@ -101,10 +101,12 @@ class Group {
   void wait_acknowledged(Sequence sequence);
   template <class Condition>
   void drive_until(const Condition& condition);
-  void step() noexcept;
+  template <class Condition>
+  void wait_urgent(const Call& call, const Condition& condition);
+  void step(int above) noexcept;
   bool all_posted(const Call& call);
   std::shared_ptr<Call> next_ready(int priority) BELLOWS_REQUIRES(mutex_);
-  std::shared_ptr<Call> next_to_read();
+  std::shared_ptr<Call> next_to_read(int above);
   void serve_urgent();
   void read(const std::shared_ptr<Call>& call);
   template <class Body>
@@ -153,7 +155,8 @@ class Group {
   // The driver's.
   Nanos last_life_check_ = 0;
   static constexpr int kIdle = std::numeric_limits<int>::min();
-  int serving_ = kIdle;     // priority of the call that is being carried out
+  int serving_ = kIdle;  // priority of the call that is being carried out
+  bool urgent_closed_ = false;
   Nanos overtaken_ns_ = 0;  // spent on urgent calls in the middle of others
 
   std::atomic<Sequence> submitted_{0};

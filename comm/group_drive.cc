@@ -70,7 +70,7 @@ void Group::drive_until(const Condition& condition) {
       if (condition()) return;
       driving_ = true;
     }
-    step();
+    step(kIdle);
     bool more;
     {
       MutexLock lock(mutex_);
@@ -88,8 +88,43 @@ void Group::wait_read(const std::shared_ptr<Call>& call) {
 }
 
 void Group::wait_done(const std::shared_ptr<Call>& call) {
-  drive_until([&] { return call->state.load(std::memory_order_acquire) >= Call::kDone; });
+  const auto done = [&] { return call->state.load(std::memory_order_acquire) >= Call::kDone; };
+  if (call->priority > 0 && call->asynchronous)
+    wait_urgent(*call, done);
+  else
+    drive_until(done);
   if (call->state.load(std::memory_order_acquire) == Call::kFailed) std::rethrow_exception(call->error);
+}
+
+// Whoever waits for an urgent call does not begin an ordinary one: in the middle of that it could not go on when its
+// own is done. Those are for the progress thread.
+template <class Condition>
+void Group::wait_urgent(const Call& call, const Condition& condition) {
+  while (true) {
+    int above = call.priority - 1;
+    {
+      MutexLock lock(mutex_);
+      bool handed_over = false;
+      while (!condition()) {
+        if (!driving_) {
+          const bool ordinary = std::any_of(to_read_.begin(), to_read_.end(),
+                                            [&](const auto& other) { return other->priority < call.priority; });
+          if (!ordinary) above = kIdle;
+          if (!ordinary || next_ready(above)) break;
+          if (!std::exchange(handed_over, true)) work_.notify_one();
+        }
+        changed_.wait(mutex_);
+      }
+      if (condition()) return;
+      driving_ = true;
+    }
+    step(above);
+    {
+      MutexLock lock(mutex_);
+      driving_ = false;
+    }
+    changed_.notify_all();
+  }
 }
 
 void Group::wait_acknowledged(Sequence sequence) {
@@ -126,7 +161,7 @@ void Group::progress_loop() {
       driving_ = true;
     }
     looks = kLooks;
-    step();
+    step(kIdle);
     {
       MutexLock lock(mutex_);
       driving_ = false;
@@ -137,13 +172,14 @@ void Group::progress_loop() {
 
 // ---- One call after another ----
 
-void Group::step() noexcept {
-  serving_ = kIdle;
+// One call of a higher priority than `above`; if there is none to be had at all, waits for acknowledgements instead.
+void Group::step(int above) noexcept {
+  serving_ = above;
   try {
     check_error();
-    if (const auto call = next_to_read())
+    if (const auto call = next_to_read(above))
       read(call);
-    else
+    else if (above == kIdle)
       await_acknowledgement();
   } catch (const CommError&) {
     fail_all(std::current_exception());
@@ -175,11 +211,12 @@ std::shared_ptr<Call> Group::next_ready(int priority) {
 }
 
 // An urgent call that all ranks have announced, else the least urgent one: while that waits, others may overtake it.
-std::shared_ptr<Call> Group::next_to_read() {
+std::shared_ptr<Call> Group::next_to_read(int above) {
   MutexLock lock(mutex_);
   if (to_read_.empty()) return nullptr;
   if (urgent_queued_.load(std::memory_order_seq_cst) > 0)
-    if (auto urgent = next_ready(0)) return urgent;
+    if (auto urgent = next_ready(std::max(above, 0))) return urgent;
+  if (above != kIdle) return nullptr;
   return *std::min_element(to_read_.begin(), to_read_.end(),
                            [](const auto& a, const auto& b) { return a->priority < b->priority; });
 }
@@ -187,8 +224,9 @@ std::shared_ptr<Call> Group::next_to_read() {
 void Group::between_stretches() {
   check_error();
   if (urgent_queued_.load(std::memory_order_relaxed) > 0) serve_urgent();
-  // Who waits for an urgent call may need this very processor to go on.
-  if (urgent_unacknowledged_.load(std::memory_order_relaxed) > 0 && note_acknowledged()) sched_yield();
+  if (urgent_unacknowledged_.load(std::memory_order_relaxed) > 0) note_acknowledged();
+  // Who waited for it may need this very processor to go on.
+  if (std::exchange(urgent_closed_, false)) sched_yield();
 }
 
 void Group::serve_urgent() {
@@ -427,7 +465,10 @@ bool Group::note_acknowledged() {
       call.finished_at = now_ns();
       call.state.store(Call::kDone, std::memory_order_release);
       if (call.asynchronous) --asynchronous_open_;
-      if (call.priority > 0) urgent_unacknowledged_.fetch_sub(1, std::memory_order_seq_cst);
+      if (call.priority > 0) {
+        urgent_unacknowledged_.fetch_sub(1, std::memory_order_seq_cst);
+        urgent_closed_ = true;
+      }
       it = to_acknowledge_.erase(it);
       any = true;
     }

@@ -62,6 +62,7 @@ AllGatherArgs Gather::args_for(int unit) const {
   args.origin = u.begin;
   args.owned = owned_[unit];
   args.dtype = state_.compute();
+  args.priority = state_.stage().shards_parameters ? 1 : 0;  // compute waits for it, behind gradients already queued
   args.what = "all_gather of parameters";
   return args;
 }
