@@ -50,6 +50,27 @@ TEST(Invariance, WorldStageAndBucketSizeOfRealProcesses) {
         }
 }
 
+// Whatever carries the collectives, and however they travel.
+TEST(Invariance, TransportsAndAlgorithms) {
+  const bool ucx = std::filesystem::exists(std::string(BELLOWS_BIN_DIR) + "/../lib/libbellows_ucx.so");
+  int run = 0;
+  for (const std::string transport : {"shm", "ucx"})
+    for (const std::string algorithm : {"direct", "ring", "halving", "hierarchical"})
+      for (const int world : {2, 3, 4})
+        for (const int stage : {0, 1, 2, 3}) {
+          if ((transport == "ucx" && !ucx) || (algorithm == "halving" && world == 3)) continue;
+          if (!full() && run++ % 8 != 0) continue;
+          Training training;
+          training.stage = stage;
+          training.launcher = launch(world);
+          training.more = {"--transport", transport, "--algorithm", algorithm};
+          expect_same(run_to_end(training), undisturbed(20, "fp32"),
+                      transport + " " + algorithm + " world " + std::to_string(world) + " stage " +
+                          std::to_string(stage));
+        }
+  if (!ucx) GTEST_SKIP() << "not covered: training over UCX (it was not found when this was built)";
+}
+
 TEST(Invariance, MpirunAloneGivesTheSameNumbers) {
 #ifndef BELLOWS_TEST_MPIRUN
   GTEST_SKIP() << "not covered: a start by mpirun (no MPI was found when this was built)";
