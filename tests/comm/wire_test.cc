@@ -93,7 +93,12 @@ Crew run_wires(const WireRow& row, bool threads, int world_size, const WireBody&
       const World world{rank, world_size, rank, world_size, 3};
       auto wire = row.make(world);
       wire->connect(meeting.exchange(world, "wires", wire->address(), Deadline::after(kPatience)));
-      body(rank, *wire);
+      try {
+        body(rank, *wire);
+      } catch (...) {
+        (void)wire.release();  // the memory of its transfers has gone with the body
+        throw;
+      }
     } catch (const std::exception& error) {
       text = std::string("error: ") + error.what();
     }
@@ -461,9 +466,9 @@ TEST_P(WireProcesses, GiveUpOnAKilledPeer) {
 }
 
 TEST_P(WireProcesses, EndWithoutHangingWhenAPeerIsKilledInTheMiddleOfAMessage) {
-  const Crew crew = run_wires(row_, false, 2, [](int me, Wire& wire) {
-    std::vector<std::byte> memory(32 << 20);
-    Transfer transfer;
+  std::vector<std::byte> memory(32 << 20);  // these two outlive the wire
+  Transfer transfer;
+  const Crew crew = run_wires(row_, false, 2, [&](int me, Wire& wire) {
     meet(wire, me, 2, 1);
     if (me == 1) {
       wire.receive(0, {2, 0}, memory, transfer);
@@ -549,6 +554,12 @@ TEST_P(Wires, SayWhatTheyUse) {
   });
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;  // what is freed stays mapped for a while
+#else
+constexpr bool kSanitized = false;
+#endif
+
 struct Held {
   std::size_t descriptors, threads, mapped_kib, allocated_kib;
 };
@@ -587,6 +598,7 @@ TEST_P(WireProcesses, AHundredGenerationsLeaveNothing) {
             "descriptors: " + std::to_string(before.descriptors) + ", then " + std::to_string(after.descriptors));
     require(after.threads == before.threads,
             "threads: " + std::to_string(before.threads) + ", then " + std::to_string(after.threads));
+    if (kSanitized) return;
     require(after.mapped_kib < before.mapped_kib + 4096,
             "KiB mapped: " + std::to_string(before.mapped_kib) + ", then " + std::to_string(after.mapped_kib));
     require(after.allocated_kib < before.allocated_kib + 200,
