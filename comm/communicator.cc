@@ -96,7 +96,19 @@ class HostCommunicator final : public Communicator {
   }
   void barrier(const char* what) override { bellows::barrier(*group_, what); }
 
-  void abort(const std::string& why) override { group_->abort(why); }
+  void abort(const std::string& why) override {
+    group_->abort(why);
+    abort_parts(why);
+  }
+  void report(const CommError& error) override { group_->report(error); }
+  std::exception_ptr failure() const override {
+    try {
+      group_->check_error();
+      return nullptr;
+    } catch (const CommError&) {
+      return std::current_exception();
+    }
+  }
   CommStats stats() const override { return group_->stats(); }
 
  private:

@@ -88,6 +88,8 @@ class Group {
   [[noreturn]] void raise(CommError::Kind kind, const std::string& operation, const std::vector<int>& ranks,
                           const std::string& message);
   void abort(const std::string& why);
+  /// Makes `error` the first of the generation, if there is none yet.
+  void report(const CommError& error);
   /// Leaves the generation: finishes what is under way if peers go on, fails it if not, stops the progress thread.
   void close();
 

@@ -98,6 +98,12 @@ void Group::abort(const std::string& why) {
   record_error(CommError::Kind::kAborted, "abort", {}, "aborted by " + list_ranks({world_.rank}) + ": " + why);
 }
 
+void Group::report(const CommError& error) {
+  std::string message = error.what();
+  if (message.ends_with(suffix())) message.resize(message.size() - suffix().size());
+  record_error(error.kind(), error.operation(), error.ranks(), message);
+}
+
 void Group::fail_all(std::exception_ptr error) {
   {
     MutexLock lock(mutex_);

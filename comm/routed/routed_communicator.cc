@@ -145,7 +145,17 @@ class RoutedCommunicator final : public Communicator {
     router_->run(titled(plan_barrier(world().rank, world().world_size, what), CallKind::kBarrier));
   }
 
-  void abort(const std::string& why) override { router_->abort(why); }
+  void abort(const std::string& why) override {
+    router_->abort(why);
+    abort_parts(why);
+  }
+  void report(const CommError& error) override {
+    try {
+      router_->raise(error.kind(), error.operation(), error.ranks(), error.what());
+    } catch (const CommError&) {
+    }
+  }
+  std::exception_ptr failure() const override { return router_->failure(); }
   CommStats stats() const override { return router_->stats(); }
 
  private:

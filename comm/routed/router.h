@@ -43,6 +43,11 @@ class Router {
   [[noreturn]] void raise(CommError::Kind kind, const std::string& operation, const std::vector<int>& ranks,
                           const std::string& message);
   void abort(const std::string& why);
+  /// The first error of the generation; null while there is none.
+  std::exception_ptr failure() const {
+    MutexLock lock(mutex_);
+    return failure_;
+  }
   /// Leaves the generation: finishes what is under way if peers go on, fails it if not.
   void close();
   CommStats stats() const;

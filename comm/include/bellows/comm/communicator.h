@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -9,7 +10,9 @@
 
 #include "bellows/base/clock.h"
 #include "bellows/base/dtype.h"
+#include "bellows/base/error.h"
 #include "bellows/base/memory.h"
+#include "bellows/base/mutex.h"
 #include "bellows/base/world.h"
 #include "bellows/comm/bootstrap.h"
 #include "bellows/comm/lanes.h"
@@ -133,6 +136,8 @@ struct CommOptions {
   double connect_timeout_s = 60;
 };
 
+class PartCommunicator;
+
 /// The collectives of one generation: a fixed set of ranks, connected pairwise. Dropped whole when membership changes.
 /// Calls come from one thread, in the same order on every rank; `abort` and `stats` from any thread. Collectives on
 /// windows move nothing twice; those on plain spans are staged and meant for small or rare data.
@@ -166,12 +171,32 @@ class Communicator {
   /// From any thread: every call under way or to come, here and at all peers, throws CommError(kAborted) within
   /// milliseconds.
   virtual void abort(const std::string& why) = 0;
+  /// From any thread: latches `error` as the first one of the generation, if there is none yet, and tells all peers.
+  virtual void report(const CommError& error) { abort(error.what()); }
+  /// From any thread: the latched error; null while there is none, or where it shows in the next call only.
+  virtual std::exception_ptr failure() const { return nullptr; }
   virtual CommStats stats() const = 0;
+
+ protected:
+  /// For `abort`: aborts what was split off.
+  void abort_parts(const std::string& why);
+
+ private:
+  friend class PartCommunicator;
+  Mutex parts_mutex_;
+  std::vector<PartCommunicator*> parts_ BELLOWS_GUARDED_BY(parts_mutex_);
 };
 
 /// Collective: connects the ranks of one generation. Picks the transport from the registry; "auto" takes `inproc` if
 /// all ranks are threads of one process, else `shm`. Throws UserError for an unknown transport, naming the known ones.
 std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, const CommOptions& options = {});
+
+/// Collective over all ranks of `parent`: those that give the same `color` become a communicator of their own, in the
+/// order that they have in `parent`; a rank with a color below 0 gets null. For hybrid sharding, for instance.
+/// It has its own windows, and its own calls, in the same order on its ranks. A failure of it is one of the generation:
+/// it names ranks as `parent` numbers them, and is told to all ranks of `parent` too; aborting `parent` aborts it. Where
+/// blocking calls on both are mixed, all ranks must mix them alike. Dropped before `parent`.
+std::unique_ptr<Communicator> split(Communicator& parent, int color, const CommOptions& options = {});
 
 /// Names of the transports compiled in, with one line on whether this host can use each.
 struct TransportInfo {
