@@ -14,7 +14,9 @@ constexpr double kLongestBackoff = 10;
 constexpr int kFailedStartsBeforeGivingUp = 3;
 constexpr double kLeaveGrace = 60;  // for a released process to end by itself
 
-std::string plural(int n, const std::string& what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+std::string plural(int n, const std::string& what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : what.back() == 's' ? "es" : "s");
+}
 
 }  // namespace
 

@@ -22,7 +22,7 @@ constexpr Nanos kAsk = 50'000'000;    // of waiting before peers are asked what 
 constexpr Nanos kTroubleGrace = 300'000'000;
 constexpr Nanos kFarewellGrace = 1'000'000'000;  // for messages that a farewell has overtaken
 constexpr std::size_t kSendingAtOnce = 4 << 20;  // usual bytes under way to one peer; what urgent ones queue behind
-constexpr std::size_t kScratchAtOnce = 64 << 20;
+constexpr std::size_t kScratchAtOnce = 32 << 20;
 constexpr std::size_t kLeastScratch = 64 << 10;
 constexpr std::size_t kRecent = 256;
 constexpr double kDrainSeconds = 5;
@@ -323,10 +323,13 @@ void Router::adopt() {
 bool Router::open_waves(Exchange& x) {
   bool moved = false;
   const int kind = class_of(x);
+  bool new_memory = false;
   while (x.open_waves_end < static_cast<int>(x.waves.size())) {
     const int w = x.open_waves_end;
     Exchange::Wave& wave = x.waves[w];
     if (scratch_in_use_[kind] > 0 && scratch_in_use_[kind] + wave.scratch_bytes > kScratchAtOnce) break;
+    // The first touch of memory takes long; between two such, other things get their turn.
+    if (new_memory) break;
     // An earlier exchange of its class that still waits for scratch goes first, or ranks could wait for each other.
     const bool behind = std::any_of(active_.begin(), active_.end(), [&](const auto& other) {
       return class_of(*other) == kind && other->open_waves_end < static_cast<int>(other->waves.size()) &&
@@ -337,7 +340,9 @@ bool Router::open_waves(Exchange& x) {
     ++x.open_waves_end;
     moved = true;
     if (wave.scratch_bytes > 0) {
+      const std::size_t before = scratch_.size();
       wave.scratch = take_scratch(wave.scratch_bytes);
+      new_memory = scratch_.size() > before;
       scratch_taken_[wave.scratch].second = kind;
       scratch_in_use_[kind] += wave.scratch_bytes;
     }

@@ -96,6 +96,8 @@ TEST_P(ProcessFailures, AKilledPeerIsNamedWithinASecondByAllOthers) {
                                         HasSubstr("again lost op=the fatal barrier")))
         << r;
     EXPECT_LT(seconds(times->noticed[r] - times->killed), 1.0) << r;
+    RecordProperty("noticed_ms_by_rank_" + std::to_string(r),
+                   std::to_string(1e3 * seconds(times->noticed[r] - times->killed)));
   }
 }
 
@@ -242,6 +244,41 @@ TEST_P(Failures, AbortFromAnotherThreadEndsEveryCallEverywhere) {
         outcome.text,
         HasSubstr("aborted op=abort ranks= gen=4: aborted by rank 3: a newer generation exists (generation 4)"));
     EXPECT_THAT(outcome.text, HasSubstr("then aborted op=abort"));
+  }
+}
+
+TEST_P(Failures, AnAbortReachesAReductionUnderWayAtOnce) {
+  struct Times {
+    std::atomic<Nanos> aborted{0};
+    std::atomic<Nanos> ended[3];
+  };
+  Shared<Times> times;
+  const auto outcomes = run_on(transport(), 3, [&](int rank, Communicator& comm) -> std::string {
+    SharedMemory memory(std::size_t{48} << 20);
+    const Window window = comm.expose(memory, 0, memory.size());
+    std::vector<float> sum(memory.size() / sizeof(float));
+    comm.barrier();
+    std::thread aborter;
+    if (rank == 1)
+      aborter = std::thread([&] {
+        usleep(30'000);
+        times->aborted = now_ns();
+        comm.abort("enough");
+      });
+    const std::string text = error_of([&] {
+      std::vector<Work> works;
+      for (int i = 0; i < 200; ++i) works.push_back(add_all(comm, window, sum, "reduce_scatter block.2"));
+      for (const Work& work : works) work.wait();
+    });
+    times->ended[rank] = now_ns();
+    if (aborter.joinable()) aborter.join();
+    return text;
+  });
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_THAT(outcomes[r].text, HasSubstr("aborted by rank 1: enough"));
+    const double ms = 1e3 * seconds(times->ended[r] - times->aborted);
+    RecordProperty("ended_ms_rank_" + std::to_string(r), std::to_string(ms));
+    EXPECT_LT(ms, 1000) << r;
   }
 }
 
