@@ -39,6 +39,10 @@ const UcxPlugin* plugin(std::string* why) {
   MutexLock lock(mutex);
   if (loaded) return loaded;
   const SignalsKept kept;
+#if defined(__SANITIZE_THREAD__)
+  // UCX rewrites the first instructions of mmap, which here are the sanitizer's own: the process would crash.
+  setenv("UCX_MEM_MMAP_HOOK_MODE", "none", /*overwrite=*/0);
+#endif
   loaded = open_plugin<UcxPlugin>(kPlugin, why);
   return loaded;
 }

@@ -167,6 +167,7 @@ class OneWire : public testing::Test {
   explicit OneWire(int row) : row_(kRows[static_cast<std::size_t>(row)]) {}
   void SetUp() override {
     const std::string why = in_child(row_, row_.obstacle);
+    ASSERT_FALSE(why.starts_with("error: ")) << why;
     if (!why.empty()) GTEST_SKIP() << why;
   }
   const WireRow& row_;
