@@ -15,7 +15,7 @@ namespace bellows {
 //   two staging halves   larger data of broadcast, all-to-all and blobs, piece by piece
 // The owner writes everything except `bell` (rung by peers) and `error` (written once by whoever sees it first).
 //
-// Calls are numbered 1, 2, 3 … alike on every rank. `posted = k` says: call k is announced in the ring and my memory
+// Calls are numbered 1, 2, 3 … alike on every rank. `posted = k` in the ring says: call k is announced and my memory
 // for it may be read. `finished[k % ring] = k` says: I use nothing of peers for call k any more; for each call by
 // itself, since urgent ones overtake. Numbers wrap.
 
@@ -48,9 +48,10 @@ void set_text(char (&to)[kSize], const std::string& text) {
 }
 
 /// What a rank announces about one of its calls.
-struct Announcement {
-  std::uint64_t signature = 0;  ///< hash of everything that must agree between the ranks
-  std::uint64_t bytes = 0;      ///< size of the call as a person would name it
+struct alignas(64) Announcement {
+  std::atomic<Sequence> posted{0};  ///< on one cache line with what the others look at first
+  std::uint64_t signature = 0;      ///< hash of everything that must agree between the ranks
+  std::uint64_t bytes = 0;          ///< size of the call as a person would name it
   std::int64_t posted_at = 0;
   std::uint64_t total = 0;  ///< bytes brought by this rank, for calls whose sizes differ by rank
   CallKind kind = CallKind::kBarrier;
@@ -72,15 +73,14 @@ struct ErrorRecord {
 
 struct Control {
   static constexpr std::uint32_t kRing = 256;
-  static constexpr std::uint32_t kPayloadSlots = 16;
+  static constexpr std::uint32_t kPayloadSlots = 64;
   static constexpr std::size_t kPayloadBytes = 4096;
-  static constexpr std::size_t kStagingBegin = std::size_t{128} << 10;
+  static constexpr std::size_t kStagingBegin = std::size_t{384} << 10;
   static constexpr std::size_t kSegmentBytes = std::size_t{2} << 20;
   static constexpr std::size_t kStagingHalf = (kSegmentBytes - kStagingBegin) / 2;
   static constexpr std::uint32_t kNobody = ~std::uint32_t{0};
   static constexpr std::uint32_t kAnybody = kNobody - 1;
 
-  alignas(64) std::atomic<Sequence> posted{0};
   alignas(64) std::atomic<std::uint32_t> left{0};  ///< the communicator was dropped
   std::atomic<std::uint32_t> inside{0};            ///< how many calls are in the middle of using peers' windows
   /// The owner sleeps on `bell`, and says whose progress it waits for: only that peer rings.
@@ -91,6 +91,9 @@ struct Control {
   alignas(64) ErrorRecord error;
   alignas(64) Announcement ring[kRing];
 
+  bool has_posted(Sequence sequence) const {
+    return reached(ring[sequence % kRing].posted.load(std::memory_order_seq_cst), sequence);
+  }
   bool has_finished(Sequence sequence) const {
     return reached(finished[sequence % kRing].load(std::memory_order_seq_cst), sequence);
   }

@@ -78,7 +78,7 @@ void Group::announce(Call& call) {
   entry.posted_at = now_ns();
   call.sequence = sequence;
   last_sequence_ = sequence;
-  own_->posted.store(sequence, std::memory_order_seq_cst);
+  entry.posted.store(sequence, std::memory_order_seq_cst);
   for (int r = 0; r < world_.world_size; ++r) {
     if (r == world_.rank) continue;
     const std::uint32_t awaited = peer(r).awaits_post_of.load(std::memory_order_seq_cst);

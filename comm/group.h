@@ -29,6 +29,7 @@ struct Call {
   bool more = false;                   ///< Announcement::more
   std::uint32_t staging_half = 0;      ///< where this call's staged data stands
   std::span<const std::byte> payload;  ///< at most Control::kPayloadBytes; copied at once
+  bool eager = false;                  ///< brings all in the payload: done as soon as this rank has read the others'
   bool reads_windows = false;
   bool writes_windows = false;  ///< of peers
   int priority = 0;             ///< calls of a higher one overtake; all ranks say the same
@@ -111,6 +112,8 @@ class Group {
   std::shared_ptr<Call> next_to_read(int above);
   void serve_urgent();
   void read(const std::shared_ptr<Call>& call);
+  template <class Condition>
+  bool look(const Condition& condition) const;
   template <class Body>
   void busy(const Call& call, const Body& body);
   void verify(const Call& call, int rank);
@@ -152,6 +155,7 @@ class Group {
   std::array<Sequence, Control::kPayloadSlots> payload_used_{};
   std::uint32_t next_half_ = 0;
   std::array<Sequence, 2> half_used_{};
+  Sequence acknowledged_through_ = 0;  // all calls up to this one are acknowledged by all
   bool closed_ = false;
 
   // The driver's.
@@ -159,6 +163,7 @@ class Group {
   static constexpr int kIdle = std::numeric_limits<int>::min();
   int serving_ = kIdle;  // priority of the call that is being carried out
   bool urgent_closed_ = false;
+  Nanos busy_ns_ = 0;       // not yet in stats_
   Nanos overtaken_ns_ = 0;  // spent on urgent calls in the middle of others
 
   std::atomic<Sequence> submitted_{0};

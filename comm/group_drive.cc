@@ -18,6 +18,7 @@ namespace {
 constexpr Nanos kSlice = 20'000'000;  // between two looks at peers' lives
 constexpr Nanos kLook = 1'000'000;    // between two looks of a progress thread that was busy just now
 constexpr int kLooks = 20;            // before it sleeps until it is woken
+constexpr int kQuickLooks = 100;  // at a counter, before the time is taken: small calls take less than some clocks do
 
 std::string format_seconds(Nanos ns) {
   char text[32];
@@ -129,19 +130,25 @@ void Group::wait_urgent(const Call& call, const Condition& condition) {
 
 void Group::wait_acknowledged(Sequence sequence) {
   // Older ones are by the size of the ring; so the counters may wrap while a slot lies unused.
-  if (last_sequence_ - sequence > Control::kRing) return;
+  if (last_sequence_ - sequence > Control::kRing || reached(acknowledged_through_, sequence)) return;
   // By this rank too: urgent calls may have overtaken it here.
-  const auto acknowledged = [&] { return own_->has_finished(sequence) && first_without_finish(sequence) < 0; };
-  if (acknowledged()) return;
-  bool failed = false;
-  drive_until([&]() BELLOWS_REQUIRES(mutex_) {
-    failed = failure_ != nullptr;
-    return failed || acknowledged();
-  });
-  if (failed) {
-    MutexLock lock(mutex_);
-    std::rethrow_exception(failure_);
+  const auto acknowledged = [&](Sequence s) { return own_->has_finished(s) && first_without_finish(s) < 0; };
+  if (!acknowledged(sequence)) {
+    bool failed = false;
+    drive_until([&]() BELLOWS_REQUIRES(mutex_) {
+      failed = failure_ != nullptr;
+      return failed || acknowledged(sequence);
+    });
+    if (failed) {
+      MutexLock lock(mutex_);
+      std::rethrow_exception(failure_);
+    }
   }
+  // As far as all calls are, so that peers' counters need not be looked at before every call.
+  Sequence through = acknowledged_through_;
+  if (last_sequence_ - through > Control::kRing) through = last_sequence_ - Control::kRing;
+  while (through != last_sequence_ && acknowledged(through + 1)) ++through;
+  acknowledged_through_ = through;
 }
 
 void Group::progress_loop() {
@@ -196,8 +203,7 @@ void Group::step(int above) noexcept {
 
 bool Group::all_posted(const Call& call) {
   for (int r = 0; r < world_.world_size; ++r)
-    if (r != world_.rank && (call.only_from < 0 || call.only_from == r) &&
-        !reached(peer(r).posted.load(std::memory_order_seq_cst), call.sequence))
+    if (r != world_.rank && (call.only_from < 0 || call.only_from == r) && !peer(r).has_posted(call.sequence))
       return false;
   return true;
 }
@@ -252,9 +258,18 @@ void Group::busy(const Call& call, const Body& body) {
   } else {
     body();
   }
-  const Nanos spent = now_ns() - began - (overtaken_ns_ - overtaken);
-  MutexLock lock(mutex_);
-  stats_.busy_ns += spent;
+  busy_ns_ += now_ns() - began - (overtaken_ns_ - overtaken);
+}
+
+// True once `condition` holds; false after a moment in which it did not.
+template <class Condition>
+bool Group::look(const Condition& condition) const {
+  for (int i = 0; i < kQuickLooks; ++i) {
+    if (condition()) return true;
+    if (yields_) return false;
+    cpu_relax();
+  }
+  return condition();
 }
 
 void Group::read(const std::shared_ptr<Call>& held) {
@@ -267,14 +282,13 @@ void Group::read(const std::shared_ptr<Call>& held) {
     const int r = (world_.rank + i) % world_.world_size;
     if (call.only_from < 0 || call.only_from == r) missing.push_back(r);
   }
-  const Nanos deadline = now_ns() + (call.timeout > 0 ? call.timeout : timeout_);
-  Nanos waited = 0, last_posted = 0;
+  Nanos deadline = 0, waited = 0, last_posted = 0;
   int last = -1;
   while (!missing.empty()) {
     const std::size_t before = missing.size();
     for (std::size_t i = 0; i < missing.size();) {
       const int r = missing[i];
-      if (!reached(peer(r).posted.load(std::memory_order_seq_cst), call.sequence)) {
+      if (!peer(r).has_posted(call.sequence)) {
         ++i;
         continue;
       }
@@ -284,7 +298,9 @@ void Group::read(const std::shared_ptr<Call>& held) {
       missing.erase(missing.begin() + static_cast<std::ptrdiff_t>(i));
     }
     if (missing.empty() || missing.size() < before) continue;
+    if (look([&] { return peer(missing.front()).has_posted(call.sequence); })) continue;
     const Nanos began = now_ns(), overtaken = overtaken_ns_;
+    if (deadline == 0) deadline = began + (call.timeout > 0 ? call.timeout : timeout_);
     await_arrival(call, missing, deadline);
     waited += now_ns() - began - (overtaken_ns_ - overtaken);
   }
@@ -298,23 +314,28 @@ void Group::read(const std::shared_ptr<Call>& held) {
       ring(peer(r));
   {
     MutexLock lock(mutex_);
+    stats_.busy_ns += std::exchange(busy_ns_, 0);
     const auto at = std::find(to_read_.begin(), to_read_.end(), held);
     if (at == to_read_.end()) return;  // it has failed meanwhile
     to_read_.erase(at);
-    to_acknowledge_.push_back(held);
-    if (call.priority > 0) {
-      urgent_queued_.fetch_sub(1, std::memory_order_seq_cst);
-      urgent_unacknowledged_.fetch_add(1, std::memory_order_seq_cst);
+    if (call.priority > 0) urgent_queued_.fetch_sub(1, std::memory_order_seq_cst);
+    if (call.eager) {
+      call.finished_at = now_ns();
+      call.state.store(Call::kDone, std::memory_order_release);
+      if (call.asynchronous) --asynchronous_open_;
+      urgent_closed_ = urgent_closed_ || call.priority > 0;
+    } else {
+      to_acknowledge_.push_back(held);
+      if (call.priority > 0) urgent_unacknowledged_.fetch_add(1, std::memory_order_seq_cst);
+      call.state.store(Call::kRead, std::memory_order_release);
     }
-    call.finished_at = now_ns();
-    call.state.store(Call::kRead, std::memory_order_release);
     if (waited > 0 && last >= 0) {
       stats_.peer_wait_ns += waited;
       stats_.wait_by_peer[last] += waited;
     }
   }
   changed_.notify_all();
-  note_acknowledged();
+  if (!call.eager) note_acknowledged();
 }
 
 void Group::verify(const Call& call, int rank) {
@@ -356,7 +377,7 @@ void Group::await_arrival(const Call& call, const std::vector<int>& missing, Nan
       continue;
     }
     const bool urgent = urgent_queued_.load(std::memory_order_seq_cst) > 0;
-    const auto arrived = [&] { return reached(peer(first).posted.load(std::memory_order_seq_cst), call.sequence); };
+    const auto arrived = [&] { return peer(first).has_posted(call.sequence); };
     const auto finished = [&] { return finisher >= 0 && peer(finisher).has_finished(sequence); };
     const auto overtaken = [&] {
       if (urgent_queued_.load(std::memory_order_seq_cst) == 0) return false;
@@ -376,7 +397,7 @@ void Group::await_arrival(const Call& call, const std::vector<int>& missing, Nan
       if (now - last_life_check_ >= kSlice) check_alive(call.what);
       if (now >= deadline) {
         std::vector<int> late(missing);
-        std::erase_if(late, [&](int r) { return reached(peer(r).posted.load(), call.sequence); });
+        std::erase_if(late, [&](int r) { return peer(r).has_posted(call.sequence); });
         std::sort(late.begin(), late.end());
         if (!late.empty())
           raise(CommError::Kind::kTimeout, call.what, late,
@@ -403,6 +424,7 @@ void Group::await_acknowledgement() {
   const std::shared_ptr<Call> call = first_unacknowledged().call;
   if (!call) return;
   const Sequence known = submitted_.load(std::memory_order_seq_cst);
+  if (look([&] { return first_without_finish(call->sequence) < 0; }) && note_acknowledged()) return;
   const Nanos began = now_ns(), deadline = began + timeout_;
   while (true) {
     if (note_acknowledged()) return;

@@ -23,8 +23,7 @@ void Group::check_left(const Call* call, const std::vector<int>& missing, Sequen
   std::vector<int> gone;
   if (call)
     for (const int r : missing)
-      if (peer(r).left.load(std::memory_order_seq_cst) && !reached(peer(r).posted.load(), call->sequence))
-        gone.push_back(r);
+      if (peer(r).left.load(std::memory_order_seq_cst) && !peer(r).has_posted(call->sequence)) gone.push_back(r);
   if (unacknowledged != 0)
     for (int r = 0; r < world_.world_size; ++r)
       if (r != world_.rank && peer(r).left.load(std::memory_order_seq_cst) && !peer(r).has_finished(unacknowledged) &&

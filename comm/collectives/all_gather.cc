@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -19,7 +20,36 @@ class AllGather {
     check();
   }
 
+  /// Small intervals travel with the announcement: a rank is done as soon as it has everybody's.
+  void try_eager(Call& call) {
+    std::vector<std::size_t> sizes(static_cast<std::size_t>(group_.world().world_size));
+    for (const AllGatherArgs::Owned& owned : args_.owned)
+      if ((sizes[static_cast<std::size_t>(owned.rank)] += owned.interval.size() * element_) > Control::kPayloadBytes)
+        return;
+    const int me = group_.world().rank;
+    for (const AllGatherArgs::Owned& owned : args_.owned)
+      if (owned.rank == me)
+        payload_.insert(payload_.end(), window_.own + source_offset(owned),
+                        window_.own + source_offset(owned) + owned.interval.size() * element_);
+    call.payload = payload_;
+    call.eager = true;
+    call_ = &call;
+  }
+
+  void copy_brought(int rank) {
+    const std::span<const std::byte> payload = group_.payload(rank, *call_);
+    std::size_t at = 0;
+    for (const AllGatherArgs::Owned& owned : args_.owned) {
+      if (owned.rank != rank) continue;
+      const std::size_t bytes = owned.interval.size() * element_;
+      copy_bytes(destination_ + (owned.interval.begin - args_.origin) * element_, payload.data() + at, bytes, false);
+      at += bytes;
+    }
+    group_.count_bytes_from_peers(at);
+  }
+
   void copy_from(int rank) {
+    if (call_ && rank != group_.world().rank) return copy_brought(rank);
     std::uint64_t copied = 0;
     for (const AllGatherArgs::Owned& owned : args_.owned) {
       if (owned.rank != rank) continue;
@@ -34,6 +64,14 @@ class AllGather {
       copied += bytes;
     }
     if (rank != group_.world().rank) group_.count_bytes_from_peers(copied);
+  }
+
+  /// What `rank`, this one, owns stands where it is to go.
+  bool in_place(int rank) const {
+    return std::all_of(args_.owned.begin(), args_.owned.end(), [&](const AllGatherArgs::Owned& owned) {
+      return owned.rank != rank ||
+             window_.own + source_offset(owned) == destination_ + (owned.interval.begin - args_.origin) * element_;
+    });
   }
 
   std::uint64_t signature() const {
@@ -87,6 +125,8 @@ class AllGather {
   std::byte* const destination_;
   std::size_t total_ = 0;
   bool streaming_ = false;
+  std::vector<std::byte> payload_;
+  Call* call_ = nullptr;  // if it brings the intervals; it owns this object
 };
 
 }  // namespace
@@ -99,8 +139,9 @@ std::shared_ptr<Call> make_all_gather(Group& group, const MappedWindow& window, 
   call->signature = work->signature();
   call->bytes = work->bytes();
   call->priority = work->priority();
-  call->reads_windows = true;
-  call->own_part = [work, me = group.world().rank] { work->copy_from(me); };
+  work->try_eager(*call);
+  call->reads_windows = !call->eager;
+  if (!work->in_place(group.world().rank)) call->own_part = [work, me = group.world().rank] { work->copy_from(me); };
   call->on_arrival = [work](int rank) { work->copy_from(rank); };
   return call;
 }

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
+#include "collectives/eager.h"
 #include "collectives/fold_stretch.h"
 #include "collectives/windows.h"
 #include "fold.h"
@@ -23,10 +25,21 @@ class AllReduce {
     std::sort(args_.pieces.begin(), args_.pieces.end(),
               [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
     check();
+    eager_.emplace(args_.pieces, args_.owned, element_, group.world().world_size, false);
+  }
+
+  /// Makes `call` bring this rank's pieces along if they are small: then everybody adds everything up.
+  void try_eager(Call& call) {
+    if (!eager_->fits()) return;
+    payload_ = eager_->pack(group_.world().rank, args_.pieces, args_.owned, args_.origin, window_.own);
+    call.payload = payload_;
+    call.eager = true;
+    call_ = &call;
   }
 
   void add_up() {
     if (args_.pieces.empty()) return;
+    if (call_) return add_up_brought();
     const int me = group_.world().rank;
     FoldStretch fold(program_, args_.dtype);
     for (const LanePiece& piece : args_.pieces) fold.sources.push_back(window_.base[piece.rank] + piece.offset);
@@ -59,6 +72,25 @@ class AllReduce {
 
  private:
   void fail(const std::string& why) const { throw std::invalid_argument(std::string(args_.what) + ": " + why); }
+
+  void add_up_brought() {
+    std::uint64_t from_peers = 0;
+    std::vector<const std::byte*> sources(args_.pieces.size());
+    for (std::size_t i = 0; i < args_.owned.size(); ++i) {
+      const Interval& interval = args_.owned[i].interval;
+      const std::size_t place = (interval.begin - args_.origin) * element_;
+      for (std::size_t p = 0; p < args_.pieces.size(); ++p) {
+        const LanePiece& piece = args_.pieces[p];
+        const bool own = piece.rank == group_.world().rank;
+        sources[p] =
+            own ? window_.own + piece.offset + place : group_.payload(piece.rank, *call_).data() + eager_->offset(p, i);
+        from_peers += own ? 0 : interval.size() * element_;
+      }
+      std::byte* const result = destination_.own + args_.offset + place;
+      run_fold(program_, args_.dtype, sources.data(), &result, interval.size());
+    }
+    group_.count_bytes_from_peers(from_peers);
+  }
 
   void check() {
     if (args_.dtype != DType::kF32 && args_.dtype != DType::kBF16 && args_.dtype != DType::kF16)
@@ -100,6 +132,9 @@ class AllReduce {
   std::size_t total_ = 0;
   std::size_t mine_bytes_ = 0;
   FoldProgram program_;
+  std::optional<EagerPieces> eager_;
+  std::vector<std::byte> payload_;
+  Call* call_ = nullptr;  // if it brings the pieces; it owns this object
 };
 
 }  // namespace
@@ -113,8 +148,8 @@ std::shared_ptr<Call> make_all_reduce(Group& group, const MappedWindow& window, 
   call->signature = work->signature();
   call->bytes = work->bytes();
   call->priority = work->args().priority;
-  call->reads_windows = true;
-  call->writes_windows = true;
+  work->try_eager(*call);
+  call->reads_windows = call->writes_windows = !call->eager;
   call->on_all_arrived = [work] { work->add_up(); };
   return call;
 }

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
+#include "collectives/eager.h"
 #include "collectives/fold_stretch.h"
 #include "collectives/windows.h"
 #include "fold.h"
@@ -21,10 +23,21 @@ class ReduceScatter {
     std::sort(args_.pieces.begin(), args_.pieces.end(),
               [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
     check();
+    eager_.emplace(args_.pieces, args_.owned, element_, group.world().world_size, true);
+  }
+
+  /// Makes `call` bring this rank's pieces along if they are small.
+  void try_eager(Call& call) {
+    if (!eager_->fits()) return;
+    payload_ = eager_->pack(group_.world().rank, args_.pieces, args_.owned, args_.origin, window_.own);
+    call.payload = payload_;
+    call.eager = true;
+    call_ = &call;
   }
 
   void add_up() {
     if (args_.results.empty()) return;
+    if (call_) return add_up_brought();
     std::size_t compact = 0;
     for (const Interval& interval : mine_) {
       for (std::size_t begin = interval.begin; begin < interval.end; begin += kStretchBytes / element_) {
@@ -93,6 +106,33 @@ class ReduceScatter {
     return static_cast<std::byte*>(piece.data) + (piece.in_place ? element - args_.origin : compact) * element_;
   }
 
+  void add_up_brought() {
+    std::size_t compact = 0;
+    std::uint64_t from_peers = 0;
+    std::vector<const std::byte*> sources;
+    std::vector<std::byte*> results;
+    for (std::size_t i = 0; i < args_.owned.size(); ++i) {
+      const auto& [owner, interval] = args_.owned[i];
+      if (owner != group_.world().rank) continue;
+      sources.clear();
+      results.clear();
+      for (const LocalPiece& carry : args_.carry) sources.push_back(local(carry, interval.begin, compact));
+      for (std::size_t p = 0; p < args_.pieces.size(); ++p) {
+        const LanePiece& piece = args_.pieces[p];
+        if (piece.rank == owner) {
+          sources.push_back(window_.own + piece.offset + (interval.begin - args_.origin) * element_);
+        } else {
+          sources.push_back(group_.payload(piece.rank, *call_).data() + eager_->offset(p, i));
+          from_peers += interval.size() * element_;
+        }
+      }
+      for (const LocalPiece& result : args_.results) results.push_back(local(result, interval.begin, compact));
+      run_fold(program_, args_.dtype, sources.data(), results.data(), interval.size());
+      compact += interval.size();
+    }
+    group_.count_bytes_from_peers(from_peers);
+  }
+
   void add_stretch(std::size_t element, std::size_t count, std::size_t compact) {
     std::vector<const std::byte*> sources;
     std::vector<std::byte*> results;
@@ -114,6 +154,9 @@ class ReduceScatter {
   const std::vector<Interval> mine_;
   std::size_t owned_ = 0;
   FoldProgram program_;
+  std::optional<EagerPieces> eager_;
+  std::vector<std::byte> payload_;
+  Call* call_ = nullptr;  // if it brings the pieces; it owns this object
 };
 
 }  // namespace
@@ -133,7 +176,8 @@ std::shared_ptr<Call> make_reduce_scatter(Group& group, const MappedWindow& wind
   call->signature = work->signature();
   call->bytes = work->bytes();
   call->priority = work->priority();
-  call->reads_windows = true;
+  work->try_eager(*call);
+  call->reads_windows = !call->eager;
   call->on_all_arrived = [work] { work->add_up(); };
   return call;
 }

@@ -216,7 +216,7 @@ std::unique_ptr<Communicator> connect_routed(const World& world, Bootstrap& boot
       for (int r = 0; r < world.world_size; ++r) near.push_back(places.host[r] == places.host[world.rank]);
       auto shm = std::make_unique<ShmWire>(world);
       lender = shm.get();
-      wire = std::make_unique<MixedWire>(world, near, std::move(shm), make_ucx_wire(world));
+      wire = std::make_unique<MixedWire>(world, near, std::move(shm), make_ucx_wire_between_hosts(world));
       break;
     }
     case WireKind::kUcx:

@@ -47,6 +47,13 @@ const UcxPlugin* plugin(std::string* why) {
   return loaded;
 }
 
+std::unique_ptr<Wire> make(const World& world, bool between_hosts) {
+  std::string why;
+  const UcxPlugin* ucx = plugin(&why);
+  if (!ucx) throw std::runtime_error(why);
+  return ucx->make_wire(world, between_hosts);
+}
+
 }  // namespace
 
 bool ucx_present() {
@@ -60,11 +67,7 @@ std::string ucx_obstacle() {
   return ucx ? ucx->obstacle() : why;
 }
 
-std::unique_ptr<Wire> make_ucx_wire(const World& world) {
-  std::string why;
-  const UcxPlugin* ucx = plugin(&why);
-  if (!ucx) throw std::runtime_error(why);
-  return ucx->make_wire(world);
-}
+std::unique_ptr<Wire> make_ucx_wire(const World& world) { return make(world, false); }
+std::unique_ptr<Wire> make_ucx_wire_between_hosts(const World& world) { return make(world, true); }
 
 }  // namespace bellows

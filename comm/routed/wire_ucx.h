@@ -15,5 +15,8 @@ std::string ucx_obstacle();
 /// A wire over whatever UCX finds between two ranks: RDMA, TCP, shared memory. The user's UCX_* settings hold.
 /// Throws std::runtime_error with the obstacle.
 std::unique_ptr<Wire> make_ucx_wire(const World& world);
+/// The same for ranks of other hosts only: never through shared memory, which two containers of one machine may have in
+/// common without being able to watch each other's processes.
+std::unique_ptr<Wire> make_ucx_wire_between_hosts(const World& world);
 
 }  // namespace bellows

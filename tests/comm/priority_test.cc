@@ -68,7 +68,7 @@ void wait_until(const std::function<bool()>& condition) {
 
 bool everybody_posted(Group& group, Sequence sequence) {
   for (int r = 0; r < group.world().world_size; ++r)
-    if (!reached((r == group.world().rank ? group.own() : group.peer(r)).posted.load(), sequence)) return false;
+    if (!(r == group.world().rank ? group.own() : group.peer(r)).has_posted(sequence)) return false;
   return true;
 }
 

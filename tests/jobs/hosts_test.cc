@@ -56,7 +56,7 @@ class Hosts {
   std::string address(int h) const { return "10.77.0." + std::to_string(h + 1); }
   /// Words in front of a command that is to run on a host, in a process namespace of its own.
   std::vector<std::string> on(int h) const {
-    return {"ip", "netns", "exec", name(h), "unshare", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"};
+    return {"ip", "netns", "exec", name(h), "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
   }
   std::string namespace_file(int h) const { return "/run/netns/" + name(h); }
 

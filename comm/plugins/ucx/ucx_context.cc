@@ -52,7 +52,7 @@ std::string print_context(ucp_context_h context) {
 
 /// `transports`: print_context() of a context without our settings, since UCX complains of a setting that no transport
 /// uses; empty to make that one.
-ucp_context_h make_context(const std::string& transports) {
+ucp_context_h make_context(const std::string& transports, bool between_hosts) {
   ucp_config_t* config = nullptr;
   check_ucx(ucp_config_read(nullptr, nullptr, &config), "the settings of UCX (UCX_*)");
   unsigned major = 0, minor = 0, release = 0;
@@ -63,6 +63,7 @@ ucp_context_h make_context(const std::string& transports) {
       // Another UCX may not know a name, and does without.
       (void)ucp_config_modify(config, short_names ? setting.short_name : setting.name + std::strlen("UCX_"),
                               setting.value);
+  if (between_hosts && !std::getenv("UCX_TLS")) (void)ucp_config_modify(config, "TLS", "^sm");
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
@@ -75,11 +76,11 @@ ucp_context_h make_context(const std::string& transports) {
   return context;
 }
 
-ucp_context_h make_context() {
-  ucp_context_h plain = make_context({});
+ucp_context_h make_context(bool between_hosts) {
+  ucp_context_h plain = make_context({}, between_hosts);
   const std::string transports = print_context(plain);
   ucp_cleanup(plain);
-  return make_context(transports);
+  return make_context(transports, between_hosts);
 }
 
 }  // namespace
@@ -88,11 +89,12 @@ void check_ucx(ucs_status_t status, const std::string& what) {
   if (status != UCS_OK) throw std::runtime_error("UCX: " + what + ": " + ucs_status_string(status));
 }
 
-ucp_context_h ucx_context() {
+ucp_context_h ucx_context(bool between_hosts) {
   static Mutex mutex;
-  static ucp_context_h context BELLOWS_GUARDED_BY(mutex) = nullptr;
+  static ucp_context_h contexts[2] BELLOWS_GUARDED_BY(mutex) = {};
   MutexLock lock(mutex);
-  if (!context) context = make_context();
+  ucp_context_h& context = contexts[between_hosts ? 1 : 0];
+  if (!context) context = make_context(between_hosts);
   return context;
 }
 

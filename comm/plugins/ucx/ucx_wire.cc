@@ -18,7 +18,8 @@
 namespace bellows {
 namespace {
 
-constexpr double kPatience = 1.0;  // seconds that closing may take, whatever became of the peers
+constexpr double kPatience = 1.0;        // seconds for what has been sent to go out
+constexpr double kForcedPatience = 0.03;  // for connections closed by force; some never answer, whose peers have gone
 
 /// Matching is exact: call, key and the sender's rank fill the 64 bits of a UCX tag.
 ///   63        32 31      16 15     0
@@ -32,7 +33,7 @@ constexpr ucp_tag_t kWholeTag = ~ucp_tag_t{0};
 
 class UcxWire final : public Wire {
  public:
-  explicit UcxWire(const World& world);
+  UcxWire(const World& world, bool between_hosts);
   ~UcxWire() override;
 
   std::string address() const override { return address_; }
@@ -98,7 +99,7 @@ class UcxWire final : public Wire {
   std::map<const std::byte*, Registered> registered_;
 };
 
-UcxWire::UcxWire(const World& world) : world_(world), context_(ucx_context()) {
+UcxWire::UcxWire(const World& world, bool between_hosts) : world_(world), context_(ucx_context(between_hosts)) {
   if (world.world_size > kMostRanks)
     throw std::runtime_error("UCX: at most " + std::to_string(kMostRanks) + " ranks, not " +
                              std::to_string(world.world_size));
@@ -342,7 +343,7 @@ void UcxWire::cancel_all() {
 }
 
 void UcxWire::close_worker() {
-  const Deadline until = Deadline::after(kPatience);
+  const Deadline until = Deadline::after(kForcedPatience);
   std::vector<ucs_status_ptr_t> closing;
   for (Peer& peer : peers_) {
     if (!peer.endpoint) continue;
@@ -392,6 +393,8 @@ std::string UcxWire::describe() const {
 
 }  // namespace
 
-std::unique_ptr<Wire> make_wire_over_ucx(const World& world) { return std::make_unique<UcxWire>(world); }
+std::unique_ptr<Wire> make_wire_over_ucx(const World& world, bool between_hosts) {
+  return std::make_unique<UcxWire>(world, between_hosts);
+}
 
 }  // namespace bellows

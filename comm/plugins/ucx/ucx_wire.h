@@ -7,6 +7,6 @@
 namespace bellows {
 
 /// A worker of the process's UCP context for one generation. Throws std::runtime_error.
-std::unique_ptr<Wire> make_wire_over_ucx(const World& world);
+std::unique_ptr<Wire> make_wire_over_ucx(const World& world, bool between_hosts);
 
 }  // namespace bellows
