@@ -12,6 +12,7 @@ bool is_balanced(const FoldProgram& program) {
   const int leaves = program.sources;
   if (program.results.size() != 1 || (leaves & (leaves - 1)) != 0) return false;
   std::vector<std::pair<int, int>> stack;  // value, leaves below it
+  stack.reserve(static_cast<std::size_t>(leaves));
   std::size_t step = 0;
   for (int leaf = 0; leaf < leaves; ++leaf) {
     stack.push_back({leaf, 1});
@@ -35,6 +36,8 @@ FoldProgram make_fold(const std::vector<LaneSpan>& spans, bool complete) {
     LaneSpan span;
   };
   std::vector<Entry> stack;
+  stack.reserve(spans.size());
+  program.steps.reserve(spans.size());
   const auto join_last_two = [&] {
     const Entry right = stack.back();
     stack.pop_back();
@@ -51,6 +54,8 @@ FoldProgram make_fold(const std::vector<LaneSpan>& spans, bool complete) {
   }
   if (complete)
     while (stack.size() > 1) join_last_two();
+  program.results.reserve(stack.size());
+  program.spans.reserve(stack.size());
   for (const Entry& entry : stack) {
     program.results.push_back(entry.value);
     program.spans.push_back(entry.span);

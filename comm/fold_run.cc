@@ -196,6 +196,7 @@ class TypedFold {
   TypedFold(const FoldProgram& program, const std::byte* const* sources, std::byte* const* results,
             const FoldStores& stores)
       : program_(program) {
+    sources_.reserve(static_cast<std::size_t>(program.sources));
     for (int s = 0; s < program.sources; ++s) sources_.push_back(reinterpret_cast<const T*>(sources[s]));
     for (std::size_t r = 0; r < program.results.size(); ++r) results_.push_back(reinterpret_cast<T*>(results[r]));
     for (std::byte* const copy : stores.copies) copies_.push_back(reinterpret_cast<T*>(copy));
@@ -209,17 +210,14 @@ class TypedFold {
     if (!streaming) head = 0;
     small_piece(0, head);
     const std::size_t body = (count - head) / kWidth * kWidth;
-    if (body > 0) {
-      const std::vector<const T*> from = moved(sources_, head);
-      if (streaming) {
-        std::vector<T*> places = moved(results_, head);
-        for (T* const copy : copies_) places.push_back(copy + head);
-        run_whole_streaming<T>(program_, from.data(), places, body, ahead);
-        finish_streaming();
-      } else {
-        run_whole<T>(program_, from.data(), moved(results_, head), body);
-        for (T* const copy : copies_) std::memcpy(static_cast<void*>(copy), results_[0], body * sizeof(T));
-      }
+    if (body > 0 && streaming) {
+      std::vector<T*> places = moved(results_, head);
+      for (T* const copy : copies_) places.push_back(copy + head);
+      run_whole_streaming<T>(program_, moved(sources_, head).data(), places, body, ahead);
+      finish_streaming();
+    } else if (body > 0) {
+      run_whole<T>(program_, sources_.data(), results_, body);
+      for (T* const copy : copies_) std::memcpy(static_cast<void*>(copy), results_[0], body * sizeof(T));
     }
     small_piece(head + body, count - head - body);
   }

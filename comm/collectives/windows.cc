@@ -2,11 +2,8 @@
 
 #include <stdexcept>
 
-#include "bellows/base/digest.h"
 
 namespace bellows {
-
-std::uint64_t Signature::value() const { return xxh64(std::as_bytes(std::span(fields_))); }
 
 void check_interval(const char* what, const Interval& interval, std::size_t not_before) {
   if (interval.begin < not_before || interval.end < interval.begin)

@@ -26,13 +26,17 @@ class Signature {
  public:
   template <class... Fields>
   Signature& add(Fields... fields) {
-    (fields_.push_back(static_cast<std::uint64_t>(fields)), ...);
+    (mix(static_cast<std::uint64_t>(fields)), ...);
     return *this;
   }
-  std::uint64_t value() const;
+  std::uint64_t value() const { return value_; }
 
  private:
-  std::vector<std::uint64_t> fields_;
+  void mix(std::uint64_t field) {
+    value_ = (value_ ^ field) * 0x9e3779b97f4a7c15u;
+    value_ ^= value_ >> 29;
+  }
+  std::uint64_t value_ = 0x2545f4914f6cdd1du;
 };
 
 /// Throws std::invalid_argument unless ascending, disjoint and not before `origin`.
