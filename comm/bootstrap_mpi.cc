@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -9,7 +10,7 @@
 #include "bellows/comm/bootstrap.h"
 #include "group.h"
 #include "plugin.h"
-#include "plugins/mpi/mpi_plugin.h"
+#include "plugin_mpi.h"
 
 namespace bellows {
 namespace {
@@ -87,7 +88,14 @@ class MpiBootstrap final : public Bootstrap {
   const BellowsMpiPlugin& plugin_;
 };
 
+std::atomic<const BellowsMpiPlugin*> opened_plugin = nullptr;
+
 }  // namespace
+
+const BellowsMpiPlugin* started_mpi() {
+  const BellowsMpiPlugin* plugin = opened_plugin;
+  return plugin && plugin->started ? plugin : nullptr;
+}
 
 std::unique_ptr<Bootstrap> make_mpi_bootstrap(World* world, std::string* why) {
   std::string reason;
@@ -99,6 +107,7 @@ std::unique_ptr<Bootstrap> make_mpi_bootstrap(World* world, std::string* why) {
   }
   const auto* plugin = open_plugin<BellowsMpiPlugin>(kPlugin, &reason_out);
   if (!plugin) return nullptr;
+  opened_plugin = plugin;
   BellowsMpiWorld mpi;
   char error[256] = {};
   if (plugin->start(&mpi, error, sizeof error) != 0) {

@@ -9,6 +9,7 @@
 #include "group.h"
 #include "routed/routed_communicator.h"
 #include "routed/selection.h"
+#include "routed/wire_mpi.h"
 #include "routed/wire_ucx.h"
 #include "transports/transport.h"
 
@@ -103,7 +104,7 @@ std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, 
   new (segment->data()) Control;
   Introduction self = introduce_this_process();
   self.wanted = options.transport + " " + options.algorithm;
-  self.wires = ucx_present() ? "ucx" : "none";
+  self.wires = std::string(ucx_present() ? "ucx" : "none") + (mpi_obstacle().empty() ? " mpi" : "");
   self.fd = segment->fd();
   self.cores = allowed_cores();
   self.inode = inode_of(segment->fd());

@@ -12,6 +12,7 @@
 #include "routed/router.h"
 #include "routed/selection.h"
 #include "routed/wire_mixed.h"
+#include "routed/wire_mpi.h"
 #include "routed/wire_shm.h"
 #include "routed/wire_ucx.h"
 
@@ -223,7 +224,8 @@ std::unique_ptr<Communicator> connect_routed(const World& world, Bootstrap& boot
       wire = make_ucx_wire(world);
       break;
     case WireKind::kMpi:
-      throw UserError("transport 'mpi' is not there yet");
+      wire = make_mpi_wire(world);
+      break;
   }
   auto lifelines = std::make_unique<Lifelines>(world, options.bind);
 

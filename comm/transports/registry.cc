@@ -1,3 +1,4 @@
+#include "routed/wire_mpi.h"
 #include "routed/wire_ucx.h"
 #include "transports/transport.h"
 
@@ -11,6 +12,7 @@ const std::vector<TransportEntry>& transport_table() {
       {"shm+ucx", mixed_obstacle, "hosts: shared memory inside them, UCX between them", mixed_unfit, nullptr,
        WireKind::kMixed},
       {"ucx", ucx_obstacle, "any processes, each pair by what UCX finds", ucx_unfit, nullptr, WireKind::kUcx},
+      {"mpi", mpi_obstacle, "ranks that mpirun started, by its messages", mpi_unfit, nullptr, WireKind::kMpi},
   };
   return table;
 }

@@ -93,6 +93,7 @@ std::string shm_unfit(const std::vector<Introduction>& ranks);
 std::unique_ptr<Reach> make_shm_reach(const World& world, const std::vector<Introduction>& ranks, Segment own);
 
 std::string ucx_unfit(const std::vector<Introduction>& ranks);
+std::string mpi_unfit(const std::vector<Introduction>& ranks);
 std::string mixed_obstacle();
 std::string mixed_unfit(const std::vector<Introduction>& ranks);
 

@@ -431,6 +431,9 @@ INSTANTIATE_TEST_SUITE_P(Transports, Collectives,
 INSTANTIATE_TEST_SUITE_P(Routes, Collectives,
                          testing::Combine(testing::ValuesIn(every_route()), testing::ValuesIn(worlds_of_routes())),
                          name_of_case);
+INSTANTIATE_TEST_SUITE_P(UnderMpi, Collectives,
+                         testing::Combine(testing::ValuesIn(every_mpi_route()), testing::Values(mpi_world_size())),
+                         name_of_case);
 
 }  // namespace
 }  // namespace bellows

@@ -63,6 +63,26 @@ TEST(MpiBootstrap, ConnectsRanksThatMpirunStarted) {
     EXPECT_THAT(output, testing::HasSubstr("rank " + std::to_string(r) + " of 4, local " + std::to_string(r) +
                                            " of 4, generation 1, over shm: sum 10\n"));
 }
+
+// The suite of all transports, with this program as the ranks.
+TEST(MpiTransport, PassesTheSuiteOfAllTransports) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    const std::string command =
+        std::string("ASAN_OPTIONS=") + kAsanOptionsUnderMpirun +
+        " OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+        "OMPI_MCA_mpi_yield_when_idle=1 timeout 250 " BELLOWS_TEST_MPIRUN " --oversubscribe -n " +
+        std::to_string(ranks) + " " BELLOWS_BIN_DIR "/comm_tests --gtest_filter='UnderMpi/*' 2>&1";
+    std::FILE* pipe = popen(command.c_str(), "r");
+    ASSERT_NE(pipe, nullptr);
+    std::string output;
+    for (char line[256]; std::fgets(line, sizeof line, pipe);) output += line;
+    EXPECT_EQ(pclose(pipe), 0) << ranks << " ranks: " << output.substr(0, 4000);
+    EXPECT_THAT(output,
+                testing::HasSubstr("[       OK ] UnderMpi/Collectives.ReduceScatterHasTheBitsOfAPlainLoopOverThe"
+                                   "LaneTree/mpi_ring" +
+                                   std::to_string(ranks)));
+  }
+}
 #endif
 
 }  // namespace

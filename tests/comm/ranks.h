@@ -97,6 +97,15 @@ inline std::vector<std::string> every_transport() { return {"inproc", "shm"}; }
 inline std::vector<std::string> every_route() {
   return {"inproc/ring", "shm/ring", "shm/halving", "ucx", "ucx/ring", "ucx/halving", "shm+ucx", "shm+ucx/direct"};
 }
+/// If mpirun has started this program: what it can test there. The program is then one rank of each test.
+inline std::vector<std::string> every_mpi_route() {
+  if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return {};
+  return {"mpi", "mpi/ring", "mpi/halving"};
+}
+inline int mpi_world_size() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") ? std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE")) : 1;
+}
+
 /// Why this machine cannot run a test over `transport` with so many ranks; empty if it can.
 inline std::string not_covered(const std::string& transport, int world_size) {
   if (transport.find("ucx") != std::string::npos &&
@@ -123,10 +132,8 @@ inline std::vector<Outcome> run_on(const std::string& transport, int world_size,
     try {
       CommOptions comm_options;
       comm_options.transport = transport.substr(0, transport.find('/'));
-      if (transport.find('/') != std::string::npos)
-        comm_options.algorithm = transport.substr(transport.find('/') + 1);
-      if (comm_options.transport == "shm+ucx")
-        setenv("BELLOWS_TEST_MACHINE", std::to_string(rank / 2).c_str(), 1);
+      if (transport.find('/') != std::string::npos) comm_options.algorithm = transport.substr(transport.find('/') + 1);
+      if (comm_options.transport == "shm+ucx") setenv("BELLOWS_TEST_MACHINE", std::to_string(rank / 2).c_str(), 1);
       comm_options.timeout_s = options.timeout_s;
       auto comm = connect(World{rank, world_size, rank, world_size, options.generation}, bootstrap, comm_options);
       return body(rank, *comm);
@@ -136,6 +143,13 @@ inline std::vector<Outcome> run_on(const std::string& transport, int world_size,
   };
   const Nanos began = now_ns();
   std::vector<Outcome> outcomes(world_size);
+  if (transport.rfind("mpi", 0) == 0) {
+    static World place;
+    static std::string why;
+    static const std::unique_ptr<Bootstrap> mpi = make_mpi_bootstrap(&place, &why);
+    outcomes[place.rank].text = mpi ? guarded(place.rank, *mpi) : "error: " + why;
+    return outcomes;
+  }
   if (transport.rfind("inproc", 0) == 0) {
     InprocBootstrap bootstrap;
     std::vector<std::thread> threads;

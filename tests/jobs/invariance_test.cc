@@ -64,9 +64,9 @@ TEST(Invariance, TransportsAndAlgorithms) {
           training.stage = stage;
           training.launcher = launch(world);
           training.more = {"--transport", transport, "--algorithm", algorithm};
-          expect_same(run_to_end(training), undisturbed(20, "fp32"),
-                      transport + " " + algorithm + " world " + std::to_string(world) + " stage " +
-                          std::to_string(stage));
+          expect_same(
+              run_to_end(training), undisturbed(20, "fp32"),
+              transport + " " + algorithm + " world " + std::to_string(world) + " stage " + std::to_string(stage));
         }
   if (!ucx) GTEST_SKIP() << "not covered: training over UCX (it was not found when this was built)";
 }
@@ -75,17 +75,21 @@ TEST(Invariance, MpirunAloneGivesTheSameNumbers) {
 #ifndef BELLOWS_TEST_MPIRUN
   GTEST_SKIP() << "not covered: a start by mpirun (no MPI was found when this was built)";
 #else
-  Training training;
-  training.launcher = {BELLOWS_TEST_MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", "3"};
-  const std::string folder = fresh_folder();
-  auto words = command_of(training, folder);
-  words.erase(std::find(words.begin(), words.end(), "--"));  // mpirun takes the program without it
-  Process process(words, {{"OMPI_MCA_mpi_yield_when_idle", "1"},
-                          {"ASAN_OPTIONS", kAsanOptionsUnderMpirun},
-                          {"BELLOWS_PEAK_F32", "1e11"},
-                          {"BELLOWS_PEAK_BF16", "1e11"}});
-  ASSERT_EQ(process.wait(120), 0) << process.err();
-  expect_same(read_metrics(folder + "/metrics.jsonl"), undisturbed(20, "fp32"), "mpirun -n 3");
+  for (const std::string transport : {"auto", "mpi"}) {
+    Training training;
+    training.launcher = {BELLOWS_TEST_MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", "3"};
+    training.more = {"--transport", transport};
+    const std::string folder = fresh_folder();
+    auto words = command_of(training, folder);
+    words.erase(std::find(words.begin(), words.end(), "--"));  // mpirun takes the program without it
+    Process process(words, {{"OMPI_MCA_mpi_yield_when_idle", "1"},
+                            {"ASAN_OPTIONS", kAsanOptionsUnderMpirun},
+                            {"BELLOWS_PEAK_F32", "1e11"},
+                            {"BELLOWS_PEAK_BF16", "1e11"}});
+    ASSERT_EQ(process.wait(120), 0) << process.err();
+    expect_same(read_metrics(folder + "/metrics.jsonl"), undisturbed(20, "fp32"),
+                "mpirun -n 3, transport " + transport);
+  }
 #endif
 }
 
