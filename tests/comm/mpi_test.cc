@@ -71,7 +71,7 @@ TEST(MpiTransport, PassesTheSuiteOfAllTransports) {
         std::string("ASAN_OPTIONS=") + kAsanOptionsUnderMpirun +
         " OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
         "OMPI_MCA_mpi_yield_when_idle=1 timeout 250 " BELLOWS_TEST_MPIRUN " --oversubscribe -n " +
-        std::to_string(ranks) + " " BELLOWS_BIN_DIR "/comm_tests --gtest_filter='UnderMpi/*' 2>&1";
+        std::to_string(ranks) + " " BELLOWS_BIN_DIR "/comm_tests --gtest_color=no --gtest_filter='UnderMpi/*' 2>&1";
     std::FILE* pipe = popen(command.c_str(), "r");
     ASSERT_NE(pipe, nullptr);
     std::string output;
