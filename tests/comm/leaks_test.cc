@@ -24,7 +24,8 @@ std::size_t shared_mappings() {
 void use_a_communicator(Bootstrap& bootstrap, const std::string& transport, int rank, std::uint64_t generation,
                         const SharedMemory& memory) {
   CommOptions options;
-  options.transport = transport;
+  options.transport = transport.substr(0, transport.find('/'));
+  if (transport.find('/') != std::string::npos) options.algorithm = transport.substr(transport.find('/') + 1);
   auto comm = connect(World{rank, 2, rank, 2, generation}, bootstrap, options);
   const Window window = comm->expose(memory, 0, memory.size());
   comm->expose(memory, 0, 64);  // the same segment again
@@ -35,7 +36,11 @@ void use_a_communicator(Bootstrap& bootstrap, const std::string& transport, int 
   comm->barrier();
 }
 
-TEST(Leaks, AHundredGenerationsLeaveNoDescriptorThreadOrMapping) {
+class LeaksOfProcesses : public testing::TestWithParam<std::string> {};
+
+TEST_P(LeaksOfProcesses, AHundredGenerationsLeaveNoDescriptorThreadOrMapping) {
+  const std::string transport = GetParam();
+  if (const std::string why = not_covered(transport, 2); !why.empty()) GTEST_SKIP() << why;
   Shared<std::atomic<int>> failures;
   ForkedBootstrap bootstrap;
   std::vector<pid_t> children;
@@ -43,10 +48,10 @@ TEST(Leaks, AHundredGenerationsLeaveNoDescriptorThreadOrMapping) {
     const pid_t child = fork();
     if (child == 0) {
       SharedMemory memory(1 << 16);  // lives longer than any generation
-      use_a_communicator(bootstrap, "shm", rank, 1, memory);
+      use_a_communicator(bootstrap, transport, rank, 1, memory);
       const std::size_t fds = entries("/proc/self/fd"), threads = entries("/proc/self/task"), maps = shared_mappings();
       for (std::uint64_t generation = 2; generation <= 101; ++generation)
-        use_a_communicator(bootstrap, "shm", rank, generation, memory);
+        use_a_communicator(bootstrap, transport, rank, generation, memory);
       const bool clean = entries("/proc/self/fd") == fds && entries("/proc/self/task") == threads &&
                          shared_mappings() == maps && maps == 1;
       if (!clean) ++*failures.operator->();
@@ -61,6 +66,11 @@ TEST(Leaks, AHundredGenerationsLeaveNoDescriptorThreadOrMapping) {
   }
   EXPECT_EQ(*failures.operator->(), 0);
 }
+INSTANTIATE_TEST_SUITE_P(Transports, LeaksOfProcesses, testing::Values("shm", "shm/ring", "ucx"), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+});
 
 TEST(Leaks, ThreadsOfOneProcessLeaveNothingEither) {
   const auto generation = [](std::uint64_t number) {
