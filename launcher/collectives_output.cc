@@ -100,7 +100,7 @@ void print_collectives(const CollectivesResult& result, const CollectivesOptions
 // ---- The picture: log2 of the size to the right, bus bandwidth upwards ----
 
 std::string draw_collectives(const CollectivesResult& result) {
-  constexpr double kWidth = 760, kHeight = 420, kLeft = 70, kRight = 190, kTop = 50, kBottom = 60;
+  constexpr double kWidth = 820, kHeight = 420, kLeft = 70, kRight = 240, kTop = 50, kBottom = 60;
   constexpr const char* kColours[] = {"#1d5fa7", "#2a8c5a", "#d1495b", "#6a4c93", "#e07b39",
                                       "#00838f", "#8d6e63", "#f2b134", "#6b7785"};
   struct Line {

@@ -24,7 +24,7 @@ class AllGather {
   void try_eager(Call& call) {
     std::vector<std::size_t> sizes(static_cast<std::size_t>(group_.world().world_size));
     for (const AllGatherArgs::Owned& owned : args_.owned)
-      if ((sizes[static_cast<std::size_t>(owned.rank)] += owned.interval.size() * element_) > Control::kPayloadBytes)
+      if ((sizes[static_cast<std::size_t>(owned.rank)] += owned.interval.size() * element_) > group_.eager_bytes())
         return;
     const int me = group_.world().rank;
     for (const AllGatherArgs::Owned& owned : args_.owned)

@@ -25,7 +25,7 @@ class AllReduce {
     std::sort(args_.pieces.begin(), args_.pieces.end(),
               [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
     check();
-    eager_.emplace(args_.pieces, args_.owned, element_, group.world().world_size, false);
+    eager_.emplace(args_.pieces, args_.owned, element_, group.world().world_size, group.eager_bytes(), false);
   }
 
   /// Makes `call` bring this rank's pieces along if they are small: then everybody adds everything up.

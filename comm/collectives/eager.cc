@@ -6,13 +6,12 @@
 namespace bellows {
 
 EagerPieces::EagerPieces(const std::vector<LanePiece>& pieces, const std::vector<OwnedInterval>& owned,
-                         std::size_t element, int world_size, bool wanted_by_owner)
+                         std::size_t element, int world_size, std::size_t limit, bool wanted_by_owner)
     : element_(element), intervals_(owned.size()), wanted_by_owner_(wanted_by_owner) {
   // Quickly past everything large, however many intervals there are.
   std::size_t elements = 0;
   for (const OwnedInterval& one : owned)
-    if ((elements += one.interval.size()) * element > 2 * Control::kPayloadBytes * static_cast<std::size_t>(world_size))
-      return;
+    if ((elements += one.interval.size()) * element > 2 * limit * static_cast<std::size_t>(world_size)) return;
   sizes_.resize(static_cast<std::size_t>(world_size));
   offsets_.reserve(pieces.size() * owned.size());
   for (const LanePiece& piece : pieces)
@@ -20,7 +19,7 @@ EagerPieces::EagerPieces(const std::vector<LanePiece>& pieces, const std::vector
       std::size_t& size = sizes_[static_cast<std::size_t>(piece.rank)];
       offsets_.push_back(size);
       if (brings(piece, one)) size += one.interval.size() * element;
-      if (size > Control::kPayloadBytes) return;
+      if (size > limit) return;
     }
   fits_ = true;
 }

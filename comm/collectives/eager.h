@@ -12,9 +12,10 @@ namespace bellows {
 /// is wanted of it: the elements.
 class EagerPieces {
  public:
-  /// `wanted_by_owner`: an interval is brought to its owner only, so ranks leave out their own.
+  /// `limit`: what a rank may bring. `wanted_by_owner`: an interval is brought to its owner only, so ranks leave out
+  /// their own.
   EagerPieces(const std::vector<LanePiece>& pieces, const std::vector<OwnedInterval>& owned, std::size_t element,
-              int world_size, bool wanted_by_owner);
+              int world_size, std::size_t limit, bool wanted_by_owner);
 
   /// All payloads are small enough, alike on every rank.
   bool fits() const { return fits_; }

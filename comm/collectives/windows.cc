@@ -2,7 +2,6 @@
 
 #include <stdexcept>
 
-
 namespace bellows {
 
 void check_interval(const char* what, const Interval& interval, std::size_t not_before) {
