@@ -113,6 +113,7 @@ struct Exchange {
   std::vector<bool> here;  // by rank: has answered that it waits in this call too
   std::string trouble;     // a transfer failed: the reason is told better by others, if they are given a moment
   Nanos trouble_at = 0;
+  int trouble_peer = 0;
 };
 
 }  // namespace bellows

@@ -406,6 +406,7 @@ void Router::note_trouble(Exchange& x, const char* direction, int peer, const Tr
   if (!x.trouble.empty()) return;
   x.trouble = std::string("a message ") + direction + " rank " + std::to_string(peer) + ": " + transfer.error;
   x.trouble_at = now_ns();
+  x.trouble_peer = peer;
   ask(x);
 }
 
@@ -544,17 +545,22 @@ void Router::listen() {
   for (const auto& [rank, question] : questions) compare(rank, question);
 }
 
+void Router::throw_left(const Exchange& exchange, int rank) const {
+  throw CommError(CommError::Kind::kPeerLost, exchange.what, {rank}, world_.generation,
+                  list_ranks({rank}) + " left the communicator during " + exchange.what + suffix());
+}
+
 void Router::check_deadlines() {
   const Nanos now = now_ns();
   for (const auto& exchange : active_) {
-    if (!exchange->trouble.empty() && now - exchange->trouble_at > kTroubleGrace)
+    if (!exchange->trouble.empty() && now - exchange->trouble_at > kTroubleGrace) {
+      if (left_[exchange->trouble_peer]) throw_left(*exchange, exchange->trouble_peer);
       throw std::runtime_error(exchange->trouble);
+    }
     const std::vector<int> ranks = awaited(*exchange);
     if (ranks.empty()) continue;
     for (const int r : ranks)
-      if (left_[r] && now - left_at_[r] > kFarewellGrace)
-        throw CommError(CommError::Kind::kPeerLost, exchange->what, {r}, world_.generation,
-                        list_ranks({r}) + " left the communicator during " + exchange->what + suffix());
+      if (left_[r] && now - left_at_[r] > kFarewellGrace) throw_left(*exchange, r);
     if (!exchange->asked && now - exchange->moved_at > kAsk) ask(*exchange);
     const Nanos limit = exchange->timeout > 0 ? exchange->timeout : timeout_;
     if (now - exchange->moved_at > limit) {

@@ -71,6 +71,7 @@ class Router {
   void listen();
   void check_deadlines();
   void note_trouble(Exchange& x, const char* direction, int peer, const Transfer& transfer);
+  [[noreturn]] void throw_left(const Exchange& exchange, int rank) const;
   void ask(Exchange& exchange);
   std::vector<int> not_here(const Exchange& exchange, const std::vector<int>& awaited) const;
   void compare(int rank, const Lifelines::Question& question);
