@@ -1,11 +1,13 @@
 #include "routed/routed_communicator.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <stdexcept>
 
 #include "bellows/base/error.h"
+#include "bellows/comm/costs.h"
 #include "futex.h"
 #include "group.h"
 #include "routed/plans.h"
@@ -42,12 +44,12 @@ std::shared_ptr<Exchange> titled(std::shared_ptr<Exchange> exchange, CallKind ki
 
 class RoutedCommunicator final : public Communicator {
  public:
-  RoutedCommunicator(std::shared_ptr<Router> router, ShmWire* lender, Places places, const CommOptions& options,
+  RoutedCommunicator(std::shared_ptr<Router> router, ShmWire* lender, Places places, Selection selection,
                      const char* transport)
       : router_(std::move(router)),
         lender_(lender),
         places_(std::move(places)),
-        selection_(options.algorithm),
+        selection_(std::move(selection)),
         transport_(transport) {}
   ~RoutedCommunicator() override { router_->close(); }
 
@@ -73,15 +75,16 @@ class RoutedCommunicator final : public Communicator {
     const RoutedWindow& window = known(args.window, args.what);
     std::size_t bytes = 0;
     for (const OwnedInterval& owned : args.owned) bytes += owned.interval.size() * size_of(args.dtype);
-    return start(titled(plan_reduce_scatter(routes(bytes), world().rank, window, std::move(args)),
-                        CallKind::kReduceScatter, bytes));
+    return start(
+        titled(plan_reduce_scatter(routes(CostedCall::kReduceScatter, bytes), world().rank, window, std::move(args)),
+               CallKind::kReduceScatter, bytes));
   }
   Work all_gather(AllGatherArgs args) override {
     const RoutedWindow& window = known(args.window, args.what);
     std::size_t bytes = 0;
     for (const auto& owned : args.owned) bytes += owned.interval.size() * size_of(args.dtype);
-    return start(
-        titled(plan_all_gather(routes(bytes), world().rank, window, std::move(args)), CallKind::kAllGather, bytes));
+    return start(titled(plan_all_gather(routes(CostedCall::kAllGather, bytes), world().rank, window, std::move(args)),
+                        CallKind::kAllGather, bytes));
   }
 
   void all_reduce_sum(std::span<double> data, const char* what) override {
@@ -174,8 +177,8 @@ class RoutedCommunicator final : public Communicator {
     router_->run(titled(plan_swap(world().rank, n, std::as_bytes(std::span(&mine, 1)), places, what), kind));
     return all;
   }
-  const Routes& routes(std::size_t bytes) {
-    const Algorithm algorithm = selection_.choose(bytes, places_);
+  const Routes& routes(CostedCall call, std::size_t bytes) {
+    const Algorithm algorithm = selection_.choose(call, bytes, places_);
     const auto it = routes_.find(algorithm);
     if (it != routes_.end()) return it->second;
     return routes_.emplace(algorithm, Routes(algorithm, places_)).first->second;
@@ -192,6 +195,16 @@ class RoutedCommunicator final : public Communicator {
   std::map<Algorithm, Routes> routes_;
   std::deque<RoutedWindow> windows_;
 };
+
+/// Ranks per core on the host where most share one.
+double crowding(const std::vector<Introduction>& ranks) {
+  std::map<std::string, std::vector<std::string>> cores;
+  for (const Introduction& rank : ranks) cores[rank.machine].push_back(rank.cores);
+  double most = 1;
+  for (const auto& [machine, lists] : cores)
+    most = std::max(most, static_cast<double>(lists.size()) / std::max(1, count_cores(lists)));
+  return most;
+}
 
 }  // namespace
 
@@ -229,12 +242,19 @@ std::unique_ptr<Communicator> connect_routed(const World& world, Bootstrap& boot
   }
   auto lifelines = std::make_unique<Lifelines>(world, options.bind);
 
-  const std::string mine = lifelines->address() + "\n" + wire->address();
-  std::vector<std::string> lines, wires;
+  // What rank 0 knows of costs is what all choose by.
+  CollectiveCosts known = built_in_costs(name);
+  if (world.rank == 0 && options.algorithm == "auto")
+    known = load_costs(options.calibration.empty() ? default_calibration_path() : options.calibration, name)
+                .value_or(known);
+  const std::string mine = lifelines->address() + "\n" + encode(known) + "\n" + wire->address();
+  std::vector<std::string> lines, costs, wires;
   for (const std::string& blob : bootstrap.exchange(world, "connect routes", mine, deadline)) {
-    const std::size_t end = blob.find('\n');
-    if (end == std::string::npos) throw UserError("a rank of another version of Bellows tried to connect");
-    lines.push_back(blob.substr(0, end));
+    const std::size_t line_end = blob.find('\n'), end = blob.find('\n', line_end + 1);
+    if (line_end == std::string::npos || end == std::string::npos)
+      throw UserError("a rank of another version of Bellows tried to connect");
+    lines.push_back(blob.substr(0, line_end));
+    costs.push_back(blob.substr(line_end + 1, end - line_end - 1));
     wires.push_back(blob.substr(end + 1));
   }
   lifelines->connect(lines, deadline);
@@ -255,7 +275,9 @@ std::unique_ptr<Communicator> connect_routed(const World& world, Bootstrap& boot
   auto hello = plan_barrier(world.rank, world.world_size, "connect");
   hello->timeout = std::max<Nanos>(deadline.remaining(), 1);
   router->run(hello);
-  return std::make_unique<RoutedCommunicator>(std::move(router), lender, std::move(places), options, name);
+  return std::make_unique<RoutedCommunicator>(std::move(router), lender, std::move(places),
+                                              Selection(options.algorithm, decode_costs(costs[0]), crowding(ranks)),
+                                              name);
 }
 
 }  // namespace bellows

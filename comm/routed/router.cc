@@ -19,6 +19,7 @@ constexpr Nanos kSpin = 50'000;       // looking costs less than sleeping for so
 constexpr Nanos kSlice = 20'000'000;  // between two looks at deadlines
 constexpr Nanos kListen = 500'000;    // between two looks at lifelines while there is much to do
 constexpr Nanos kAsk = 50'000'000;    // of waiting before peers are asked what they are doing
+constexpr Nanos kLossGrace = 15'000'000;
 constexpr Nanos kTroubleGrace = 300'000'000;
 constexpr Nanos kFarewellGrace = 1'000'000'000;  // for messages that a farewell has overtaken
 constexpr std::size_t kSendingAtOnce = 4 << 20;  // usual bytes under way to one peer; what urgent ones queue behind
@@ -166,6 +167,11 @@ void Router::close() {
            true);
     });
   }
+  // What peers wait for leaves before the farewell does.
+  exclusively([&] {
+    while (idle && !wire_->flushed() && now_ns() < patience && !failing_)
+      if (!wire_->progress()) sched_yield();
+  });
   lifelines_->tell_farewell();
   {
     MutexLock lock(mutex_);
@@ -503,7 +509,7 @@ void Router::sleep() {
   check_deadlines();
   const Nanos began = now_ns();
   const int fd = lifelines_->fd();
-  if (!failing_) wire_->wait(kSlice, {&fd, 1});
+  if (!failing_) wire_->wait(loss_ ? kLossGrace : kSlice, {&fd, 1});
   const Nanos slept = now_ns() - began;
   if (active_.empty()) return;
   std::vector<int> ranks = not_here(*active_.front(), awaited(*active_.front()));
@@ -512,17 +518,20 @@ void Router::sleep() {
   for (const int r : ranks) stats_.wait_by_peer[r] += slept / static_cast<Nanos>(ranks.size());
 }
 
+/// What the caller is in, for messages.
+std::string Router::current_call() {
+  if (!active_.empty()) return active_.front()->what;
+  MutexLock lock(mutex_);
+  return inbox_.empty() ? "communicator" : inbox_.front()->what;
+}
+
 void Router::listen() {
   last_listen_ = now_ns();
   std::optional<Failure> first;
   Lifelines::Events events;
+  // The end of a lifeline may overtake the last messages of its rank: they are given a moment.
   events.lost = [&](int rank, const std::string& how) {
-    if (first) return;
-    const std::string what = active_.empty() ? "communicator" : active_.front()->what;
-    first = Failure{CommError::Kind::kPeerLost,
-                    what,
-                    {rank},
-                    what + ": rank " + std::to_string(rank) + " is gone: " + how + suffix()};
+    if (!loss_) loss_ = {rank, now_ns(), how};
   };
   events.left = [&](int rank) {
     left_[rank] = true;
@@ -541,6 +550,13 @@ void Router::listen() {
       if (exchange->number == call && exchange->asked) exchange->here[rank] = true;
   };
   lifelines_->poll(events);
+  if (!first && loss_ && now_ns() - loss_->at > kLossGrace) {
+    const std::string what = current_call();
+    first = Failure{CommError::Kind::kPeerLost,
+                    what,
+                    {loss_->rank},
+                    what + ": rank " + std::to_string(loss_->rank) + " is gone: " + loss_->how + suffix()};
+  }
   if (first) return fail(*first, !told);
   for (const auto& [rank, question] : questions) compare(rank, question);
 }

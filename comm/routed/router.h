@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -68,6 +69,7 @@ class Router {
   void part_over(Exchange& exchange, int wave);
   void finish(std::size_t index);
   void sleep();
+  std::string current_call();
   void listen();
   void check_deadlines();
   void note_trouble(Exchange& x, const char* direction, int peer, const Transfer& transfer);
@@ -98,6 +100,12 @@ class Router {
   std::vector<bool> left_;
   std::vector<Nanos> left_at_;
   Nanos idle_since_ = 0, last_listen_ = 0;
+  struct Loss {
+    int rank = 0;
+    Nanos at = 0;
+    std::string how;
+  };
+  std::optional<Loss> loss_;                                                             // of a peer
   std::map<std::uint32_t, std::vector<std::pair<int, Lifelines::Question>>> questions_;  // about calls to come
 
   std::atomic<std::uint64_t> bytes_from_peers_{0};

@@ -64,6 +64,8 @@ class Wire {
 
   /// Carries on what is under way and returns whether anything moved. Never sleeps.
   virtual bool progress() = 0;
+  /// False while something that was sent or released has not left this rank yet and needs `progress` to do so.
+  virtual bool flushed() const { return true; }
   /// Sleeps until something may have happened, `wake` is called, or `limit` has passed; early returns are fine. `also`
   /// are file descriptors of the caller that end the sleep when they become readable.
   virtual void wait(Nanos limit, std::span<const int> also) = 0;

@@ -19,6 +19,7 @@ class MixedWire final : public Wire {
   void receive(int rank, WireTag tag, std::span<std::byte> place, Transfer& transfer) override;
   void release(int rank, Transfer& transfer) override;
   bool progress() override;
+  bool flushed() const override { return inside_->flushed() && outside_->flushed(); }
   void wait(Nanos limit, std::span<const int> also) override;
   void wake() override { outside_->wake(); }
   void cancel_all() override;

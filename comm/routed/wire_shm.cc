@@ -209,6 +209,10 @@ bool ShmWire::progress() {
   return moved;
 }
 
+bool ShmWire::flushed() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return !peer || peer->waiting.empty(); });
+}
+
 void ShmWire::take(int rank, const Notice& notice) {
   const Key key{rank, number(notice.tag())};
   if (notice.is_release) {

@@ -25,6 +25,7 @@ class ShmWire final : public Wire {
   void receive(int rank, WireTag tag, std::span<std::byte> place, Transfer& transfer) override;
   void release(int rank, Transfer& transfer) override;
   bool progress() override;
+  bool flushed() const override;
   void wait(Nanos limit, std::span<const int> also) override;
   void wake() override;
   void cancel_all() override;

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -109,13 +110,25 @@ class PayloadCounter {
       if (from.sll_hatype == ARPHRD_LOOPBACK) continue;
       const int head = (packet[0] & 15) * 4;
       const int total = packet[2] << 8 | packet[3];
-      bytes_ += total - head - (packet[head + 12] >> 4) * 4;
+      const int payload = total - head - (packet[head + 12] >> 4) * 4;
+      if (payload <= 0) continue;
+      // What is sent again, because a queue was full, is counted once.
+      std::uint32_t sequence = 0;
+      std::memcpy(&sequence, packet + head + 4, 4);
+      const std::uint32_t end = ntohl(sequence) + static_cast<std::uint32_t>(payload);
+      const auto [it, fresh] = ends_.try_emplace(
+          std::string(reinterpret_cast<char*>(packet) + 12, 8) + std::string(reinterpret_cast<char*>(packet) + head, 4),
+          end);
+      const auto advance = static_cast<std::int32_t>(end - it->second);
+      if (fresh) bytes_ += payload;
+      if (!fresh && advance > 0) bytes_ += advance, it->second = end;
     }
   }
 
   int socket_ = -1;
   std::atomic<bool> stop_ = false;
   std::atomic<long> bytes_ = 0;
+  std::map<std::string, std::uint32_t> ends_;  // of what has been sent, by connection
   std::thread reader_;
 };
 
