@@ -1,5 +1,6 @@
 #include "peak.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -10,11 +11,16 @@ namespace bellows {
 std::optional<double> rank_peak(const World& world, DType dtype, int threads) {
   static const MatrixPeak per_core = matrix_peak(std::getenv("BELLOWS_PEAK_F32"), std::getenv("BELLOWS_PEAK_BF16"));
   const CpuInfo cpu = cpu_info();
-  int cores = static_cast<int>(cpu.allowed.size());
-  if (cpu.quota && *cpu.quota >= 1 && *cpu.quota < cores) cores = static_cast<int>(*cpu.quota);
+  const auto limited = [&](int cores) {
+    return cpu.quota && *cpu.quota >= 1 && *cpu.quota < cores ? static_cast<int>(*cpu.quota) : cores;
+  };
+  const int allowed = static_cast<int>(cpu.allowed.size());
+  // A rank that the launcher bound sees its own cores only; how many all ranks of the host have it is told.
+  const char* told = std::getenv("BELLOWS_SPAWN_CORES");
+  const int own = limited(allowed), shared = limited(std::max(allowed, told ? std::atoi(told) : 0));
   const double peak = dtype == DType::kBF16 ? per_core.bf16 : per_core.f32;
-  if (!(peak > 0) || cores < 1) return std::nullopt;
-  return cpu_peak_share(peak, cores, world.local_size, threads);
+  if (!(peak > 0) || own < 1) return std::nullopt;
+  return std::min(cpu_peak_share(peak, shared, world.local_size, threads), peak * own);
 }
 
 std::optional<double> world_peak(Communicator& comm, std::optional<double> mine) {

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -123,9 +124,20 @@ void Agent::start(const std::string& member) {
   child.environment["BELLOWS_HOST"] = options_.host.empty() ? host_name() : options_.host;
   if (!options_.log_dir.empty()) child.log_file = options_.log_dir + "/" + member + ".log";
   child.log_limit = options_.log_limit;
+  const std::size_t slot = free_slot();
+  if (slot < options_.processors.size()) child.processors = options_.processors[slot];
+  child.bind_strict = options_.bind_strict;
   children_.emplace(member, std::make_unique<Child>(member, child));
+  slots_[member] = slot;
   MutexLock lock(mutex_);
   running_ = running();
+}
+
+/// The lowest that has the fewest processes: a replacement may be started before its predecessor is reaped.
+std::size_t Agent::free_slot() const {
+  std::vector<int> used(static_cast<std::size_t>(std::max(1, options_.slots)), 0);
+  for (const auto& [member, slot] : slots_) ++used[slot];
+  return static_cast<std::size_t>(std::min_element(used.begin(), used.end()) - used.begin());
 }
 
 std::vector<std::string> Agent::running() {
@@ -162,6 +174,7 @@ void Agent::watch_children(int timeout_ms) {
   for (Child* child : ended) {
     ProcessExit exit = child->reap(child->member() == front_ ? options_.forward : nullptr);
     children_.erase(exit.member);
+    slots_.erase(exit.member);
     MutexLock lock(mutex_);
     running_ = running();
     exits_.push_back(std::move(exit));

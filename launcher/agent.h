@@ -24,6 +24,8 @@ struct AgentOptions {
   std::set<std::string> without;                   ///< variables that are this process' business only
   std::string log_dir;                             ///< one file per rank process; empty: none
   std::size_t log_limit = 64 << 20;
+  std::vector<CpuSet> processors;  ///< by slot: those of the process that runs there; empty: any
+  bool bind_strict = false;        ///< see ChildOptions
   /// Lines of the front rank (rank 0, or the first process before there are ranks).
   Child::LineSink forward;
 };
@@ -47,6 +49,7 @@ class Agent {
   void carry_out(const AgentOrders& orders);
   void start(const std::string& member);
   void watch_children(int timeout_ms);
+  std::size_t free_slot() const;
   std::vector<std::string> running();
   void wake();
 
@@ -54,6 +57,7 @@ class Agent {
   AgentClient client_;
   int wake_fd_;
   std::map<std::string, std::unique_ptr<Child>> children_;  // of the running thread only
+  std::map<std::string, std::size_t> slots_;                // of children_, as long as they live
   std::set<std::string> started_;
   std::string front_;
 

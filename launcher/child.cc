@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <signal.h>
 #include <spdlog/fmt/fmt.h>
 #include <string.h>
@@ -35,8 +36,41 @@ struct Pipe {
   }
 };
 
+/// Processors as the kernel wants them. Made before the fork: it allocates.
+class Mask {
+ public:
+  explicit Mask(const CpuSet& cpus) {
+    if (cpus.empty()) return;
+    words_.resize(static_cast<std::size_t>(cpus.back()) / kBits + 1);
+    for (const int cpu : cpus)
+      words_[static_cast<std::size_t>(cpu) / kBits] |= 1ul << (static_cast<unsigned>(cpu) % kBits);
+  }
+  /// Safe between fork and exec. 0 or an errno. What threads and memory the program makes comes after it.
+  int apply() const {
+    if (words_.empty()) return 0;
+    const auto* set = reinterpret_cast<const cpu_set_t*>(words_.data());
+    return ::sched_setaffinity(0, words_.size() * sizeof(words_[0]), set) == 0 ? 0 : errno;
+  }
+
+ private:
+  static constexpr std::size_t kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> words_;
+};
+
+/// What kept the program from starting, sent by the new process.
+struct Failure {
+  int error = 0;
+  bool binding = false;
+};
+
+[[noreturn]] void fail(int pipe, Failure failure) {
+  [[maybe_unused]] const auto written = ::write(pipe, &failure, sizeof(failure));
+  ::_exit(kCannotStart);
+}
+
 /// Between fork and exec only calls that are safe there: the parent has threads.
-[[noreturn]] void become(char* const argv[], char* const envp[], int out, int err, int failure, pid_t parent) {
+[[noreturn]] void become(char* const argv[], char* const envp[], const Mask& mask, bool strict, int out, int err,
+                         int failure, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kCannotStart);  // it died before the line above
@@ -48,12 +82,15 @@ struct Pipe {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (const int error = mask.apply()) {
+    if (strict) fail(failure, {error, true});
+    constexpr char kText[] = "bellows: the kernel refused the processors of this rank, it runs unbound\n";
+    [[maybe_unused]] const auto written = ::write(2, kText, sizeof(kText) - 1);
+  }
   ::syscall(SYS_close_range, 3u, ~0u, static_cast<unsigned>(CLOSE_RANGE_CLOEXEC));
   environ = const_cast<char**>(envp);
   ::execvp(argv[0], argv);
-  const int error = errno;
-  [[maybe_unused]] const auto written = ::write(failure, &error, sizeof(error));
-  ::_exit(kCannotStart);
+  fail(failure, {errno, false});
 }
 
 std::vector<std::string> environment_of(const ChildOptions& options) {
@@ -82,10 +119,12 @@ Child::Child(std::string member, const ChildOptions& options)
   std::vector<std::string> environment = environment_of(options);
   const std::vector<char*> argv = pointers(command);
   const std::vector<char*> envp = pointers(environment);
+  const Mask mask(options.processors);
   Pipe out, err, failure;
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ == 0) become(argv.data(), envp.data(), out.write, err.write, failure.write, parent);
+  if (pid_ == 0)
+    become(argv.data(), envp.data(), mask, options.bind_strict, out.write, err.write, failure.write, parent);
   const int fork_error = errno;
   ::close(out.write);
   ::close(err.write);
@@ -100,11 +139,14 @@ Child::Child(std::string member, const ChildOptions& options)
   err_ = {err.read, true, ""};
   if (!options.log_file.empty()) log_ = std::fopen(options.log_file.c_str(), "we");
 
-  int error = 0;
-  const auto got = ::read(failure.read, &error, sizeof(error));  // ends at once when exec succeeds
+  Failure failed;
+  const auto got = ::read(failure.read, &failed, sizeof(failed));  // ends at once when exec succeeds
   ::close(failure.read);
-  if (got == sizeof(error))
-    last_lines_.push_back(fmt::format("cannot start {}: {}", options.command.front(), ::strerror(error)));
+  if (got == sizeof(failed))
+    last_lines_.push_back(failed.binding
+                              ? fmt::format("cannot bind it to the processors {}: {}", cpu_list(options.processors),
+                                            ::strerror(failed.error))
+                              : fmt::format("cannot start {}: {}", options.command.front(), ::strerror(failed.error)));
 }
 
 Child::~Child() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bellows/comm/topology.h"
 #include "bellows/elastic/job_client.h"
 
 namespace bellows {
@@ -19,6 +20,8 @@ struct ChildOptions {
   std::set<std::string> without;                   ///< variables of this process that the child does not get
   std::string log_file;                            ///< empty: none
   std::size_t log_limit = 64 << 20;                ///< bytes; what comes after is dropped, and said so
+  CpuSet processors;         ///< that the process may run on, from its first instruction; empty: as this one
+  bool bind_strict = false;  ///< if the kernel refuses them the process does not start; else it says so and runs
 };
 
 /// One rank's process: its own process group, killed by the kernel when the thread that started it ends. Its output is

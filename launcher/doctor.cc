@@ -9,12 +9,15 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "bellows/base/config.h"
 #include "bellows/base/device.h"
+#include "bellows/base/error.h"
 #include "bellows/base/hardware.h"
 #include "bellows/base/memory.h"
 #include "bellows/comm/communicator.h"
+#include "bellows/comm/topology.h"
 #include "bellows/elastic/session.h"
 #include "command.h"
 
@@ -33,6 +36,10 @@ class Report {
     std::string row = buffer + value;
     if (!note.empty()) row += std::string(row.size() < 41 ? 41 - row.size() : 2, ' ') + note;
     text_ += row + "\n";
+  }
+  void indented(const std::string& lines) {
+    std::istringstream in(lines);
+    for (std::string line; std::getline(in, line);) text_ += "  " + line + "\n";
   }
   void warn(const std::string& sentence) { warnings_.push_back(sentence); }
   Json& json() { return json_; }
@@ -60,19 +67,6 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-// "0-3,8": runs of cores.
-std::string ranges(const std::vector<int>& cores) {
-  std::string text;
-  for (std::size_t i = 0; i < cores.size();) {
-    std::size_t end = i;
-    while (end + 1 < cores.size() && cores[end + 1] == cores[end] + 1) ++end;
-    text += (text.empty() ? "" : ",") + std::to_string(cores[i]);
-    if (end > i) text += "-" + std::to_string(cores[end]);
-    i = end + 1;
-  }
-  return text;
-}
-
 std::string first_line(const char* path) {
   std::ifstream in(path);
   std::string line;
@@ -84,7 +78,7 @@ void processor(Report& report) {
   const CpuInfo cpu = cpu_info();
   report.section("Processor");
   report.line("model", cpu.model);
-  report.line("cores allowed", std::to_string(cpu.allowed.size()) + " (" + ranges(cpu.allowed) + ")",
+  report.line("cores allowed", std::to_string(cpu.allowed.size()) + " (" + cpu_list(cpu.allowed) + ")",
               "of " + std::to_string(cpu.physical_cores) + " cores on the host");
   report.line("NUMA nodes", std::to_string(cpu.numa_nodes));
   report.line("vector units",
@@ -169,6 +163,19 @@ void gpus(Report& report) {
   report.json()["gpu_note"] = devices ? "" : devices.error();
 }
 
+// The tree of the host, as wide as it is; the file that --topology takes has the same as JSON.
+void topology(Report& report, const std::string& record_file) {
+  Topology recorded;
+  recorded.hosts = {this_host()};
+  report.section("Topology");
+  report.indented(picture(this_host()));
+  report.json()["topology"] = Json::parse(to_json(recorded));
+  if (record_file.empty()) return;
+  std::ofstream out(record_file);
+  out << to_json(recorded);
+  if (!out.flush()) throw UserError("--record " + record_file + ": cannot write it");
+}
+
 void all_transports(Report& report) {
   report.section("Transports");
   Json all = Json::array();
@@ -239,8 +246,11 @@ void limits(Report& report) {
 int doctor_main(int argc, char** argv) {
   return run_main([&] {
     bool json = false;
+    std::string record;
     Settings settings("bellows doctor", "what this host and this build offer, and which limits will hurt");
     settings.add("json", &json, "one object instead of a page");
+    settings.add("record", &record, "write this host's topology to a file for bellows run --topology")
+        .value_name("FILE");
     // Variables of other commands may be set here; the doctor only looks.
     settings.leave_unknown();
     if (!settings.parse(argc, argv)) return 0;
@@ -250,6 +260,7 @@ int doctor_main(int argc, char** argv) {
     peaks(report);
     memory(report);
     gpus(report);
+    topology(report, record);
     all_transports(report);
     limits(report);
     std::fputs((json ? report.json_text() : report.text()).c_str(), stdout);

@@ -18,6 +18,7 @@
 #include "bellows/base/log.h"
 #include "bellows/elastic/coordinator.h"
 #include "bellows/elastic/session.h"
+#include "binding.h"
 #include "command.h"
 #include "console.h"
 #include "guard.h"
@@ -97,7 +98,9 @@ void print_outcome(Console& console, const Outcome& outcome) {
 
 struct RunFlags {
   JobFlags job;
+  BindFlags bind;
   int slots = 0;
+  bool show_topology = false;
   std::string log_dir, progress = "auto", log_level = "info";
   double log_limit_mb = 64;
   std::map<std::string, std::string> rank_environment;
@@ -141,6 +144,20 @@ void measure_peak(std::map<std::string, std::string>* environment) {
   (*environment)["BELLOWS_PEAK_BF16"] = fmt::format("{:.6e}", peak.bf16);
 }
 
+/// Gives each slot of the agent its processors.
+void bind_slots(const BindFlags& flags, bool fixed_world, Console& console, AgentOptions* agent) {
+  const HostTopology host = flags.host(agent->host.empty() ? this_host().name : agent->host);
+  const BindPlan plan = flags.plan(host, agent->slots, allowed_processors(), fixed_world);
+  if (plan.failed) console.line("bellows: warning: ranks are not bound: " + plan.note);
+  if (!plan.failed && !plan.note.empty()) console.line("bellows: warning: " + plan.note);
+  agent->processors = plan.slots;
+  agent->bind_strict = flags.strict;
+  // A bound rank sees its own processors only; its share of the host's peak depends on all that ranks may use.
+  std::set<int> all;
+  for (const CpuSet& cpus : plan.slots) all.insert(cpus.begin(), cpus.end());
+  if (!all.empty()) agent->environment["BELLOWS_SPAWN_CORES"] = fmt::format("{}", all.size());
+}
+
 int run_job(RunFlags& flags, const std::vector<std::string>& program) {
   init_log("bellows", flags.log_level);
   const auto signals = std::make_shared<StopSignals>();
@@ -166,6 +183,7 @@ int run_job(RunFlags& flags, const std::vector<std::string>& program) {
   agent.environment["BELLOWS_WINDOW"] = fmt::format("{}", flags.job.window_s);
   agent.environment["BELLOWS_SPAWN_MAX_RANKS"] = fmt::format("{}", job.max_ranks);
   agent.without = flags.own_variables;
+  bind_slots(flags.bind, job.min_ranks == job.max_ranks, console, &agent);
 
   if (style != Progress::Style::kNone)
     console.line(fmt::format("bellows: job {}: {} rank{} (min {}, max {}, {}), coordinator at {}", job.name, job.ranks,
@@ -195,6 +213,9 @@ int run_command(const std::vector<std::string>& argv) {
   flags.job.add_to(settings);
   settings.group("This host");
   settings.add("slots", &flags.slots, "processes this host may run; 0: as --max").at_least(0);
+  flags.bind.add_to(settings);
+  settings.add("show-topology", &flags.show_topology,
+               "print the host and where each rank would run, and start nothing");
   settings.add("log-dir", &flags.log_dir, "write the output of every rank to a file in this directory")
       .value_name("DIR");
   settings.add("log-limit", &flags.log_limit_mb, "largest size of such a file in MiB").above(0);
@@ -206,6 +227,13 @@ int run_command(const std::vector<std::string>& argv) {
   settings.leave_unknown();
   return run_main([&] {
     if (!parse_words(settings, argv)) return 0;
+    if (flags.show_topology) {
+      flags.job.complete(program.empty() ? "job" : base_name(program.front()));
+      const JobConfig& job = flags.job.job;
+      const int slots = flags.slots > 0 || !flags.bind.topology_file.empty() ? flags.slots : job.max_ranks;
+      std::fputs(show_topology(flags.bind, job.ranks, slots, job.min_ranks == job.max_ranks).c_str(), stdout);
+      return 0;
+    }
     if (program.empty())
       throw UserError(argv[0] +
                       ": what to run comes after --, for instance: bellows run -n 4 -- gpt-train --data text.txt");
@@ -255,6 +283,7 @@ int coordinator_command(const std::vector<std::string>& argv) {
 
 int agent_command(const std::vector<std::string>& argv) {
   AgentOptions options;
+  BindFlags bind;
   std::vector<std::string> program;
   options.slots = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   double window_s = 300;
@@ -265,6 +294,7 @@ int agent_command(const std::vector<std::string>& argv) {
   settings.add("token", &options.token, "the job's secret (better in BELLOWS_TOKEN: others can see a command line)")
       .required();
   settings.add("slots", &options.slots, "processes this host may run").at_least(1);
+  bind.add_to(settings);
   settings.add("host", &options.host, "this host's name in the job; not given: its own").value_name("NAME");
   settings.add("window", &window_s, "length of an MFU window").above(0).value_name("SEC");
   settings.add("log-dir", &options.log_dir, "write the output of every rank to a file in this directory")
@@ -284,6 +314,7 @@ int agent_command(const std::vector<std::string>& argv) {
         measure_peak(&options.environment);
         Console console(false);
         options.forward = [&console](const std::string& line, bool error) { console.line(line, !error); };
+        bind_slots(bind, false, console, &options);  // whether the world is fixed only the coordinator knows
         Agent agent(options);
         std::atomic<int> signalled = 0;
         // The handler's thread lives as long as this process, which ends right after run() returns.

@@ -283,9 +283,10 @@ Result<Topology> topology_from_json(const std::string& text) { return parsed<Top
 Result<Topology> load_topology(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return Result<Topology>::failure("cannot open the topology file " + path);
-  std::string text(kLargestFile + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  std::string text;
+  char piece[1 << 14];
+  while (text.size() <= kLargestFile && (in.read(piece, sizeof piece), in.gcount() > 0))
+    text.append(piece, static_cast<std::size_t>(in.gcount()));
   if (in.bad()) return Result<Topology>::failure("cannot read the topology file " + path);
   Result<Topology> topology = topology_from_json(text);
   if (!topology) return Result<Topology>::failure("topology file " + path + ": " + topology.error());

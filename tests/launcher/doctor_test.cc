@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "bellows/comm/topology.h"
 #include "bench_optimizer.h"
+#include "job_process.h"
 
 namespace bellows {
 namespace {
@@ -30,9 +33,21 @@ TEST(Doctor, SaysWhatTheHostAndTheBuildOffer) {
   EXPECT_NE(std::find(names.begin(), names.end(), "shm"), names.end());
 }
 
+TEST(Doctor, RecordsTheTopologyOfTheHost) {
+  const std::string file = testing_tools::fresh_folder() + "/topology.json";
+  const auto report = nlohmann::json::parse(output_of(doctor_main, {"doctor", "--json", "--record", file}));
+  const auto recorded = load_topology(file);
+  ASSERT_TRUE(recorded.ok()) << recorded.error();
+  ASSERT_EQ(recorded.value().hosts.size(), 1u);
+  EXPECT_EQ(recorded.value().hosts[0], this_host());
+  EXPECT_EQ(report["topology"], nlohmann::json::parse(testing_tools::contents(file)));
+  std::filesystem::remove_all(std::filesystem::path(file).parent_path());
+}
+
 TEST(Doctor, ThePageForPeopleHasEverySectionAndOneVerdict) {
   const std::string page = output_of(doctor_main, {"doctor"});
-  for (const char* part : {"Processor\n", "Matrix product peak\n", "Memory\n", "GPUs\n", "Transports\n", "Limits\n"})
+  for (const char* part :
+       {"Processor\n", "Matrix product peak\n", "Memory\n", "GPUs\n", "Topology\n", "Transports\n", "Limits\n"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_NE(page.find("Nothing here will hurt") == std::string::npos, page.find("This will hurt") == std::string::npos);
 }
