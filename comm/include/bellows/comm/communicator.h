@@ -131,6 +131,7 @@ struct CommStats {
 struct CommOptions {
   std::string transport = "auto";      ///< "auto", or a name that transports() lists
   std::string algorithm = "auto";      ///< "auto", "direct", "ring", "halving", "hierarchical"; never changes a result
+  std::string calibration;             ///< file of measured costs for "auto"; empty: default_calibration_path() (costs.h)
   std::string bind;                    ///< address on which peers of other hosts reach this rank; empty: any of its own
   double timeout_s = 60;               ///< limit of every collective
   double connect_timeout_s = 60;

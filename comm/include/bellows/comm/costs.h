@@ -1,0 +1,56 @@
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace bellows {
+
+/// What messages between two ranks cost.
+struct LinkCosts {
+  double message_s = 0;     ///< from end to end, handling on both sides included; half of it keeps either side busy
+  double byte_s = 0;        ///< of a message that is received where it is wanted
+  double added_byte_s = 0;  ///< of one that is added up where it stands; less if the sender's memory can be read there
+  bool operator==(const LinkCosts&) const = default;
+};
+
+/// What collectives by messages are made of, in seconds: measured by `bellows bench collectives --calibrate`.
+struct CollectiveCosts {
+  LinkCosts near;     ///< between ranks of one host
+  LinkCosts far;      ///< between hosts; all ranks of a host share its way out and its way in
+  double add_s = 0;   ///< per byte of every partial sum that goes into an addition
+  double copy_s = 0;  ///< per byte packed into a message
+  double wake_s = 0;  ///< until a rank that has no core of its own gets one, per message that it waits for in turn
+  bool operator==(const CollectiveCosts&) const = default;
+};
+
+enum class CostedCall { kReduceScatter, kAllGather, kAllReduce };
+
+/// What this host measured, else built-in figures of the kind of wire that `transport` uses.
+CollectiveCosts built_in_costs(const std::string& transport);
+/// $XDG_CACHE_HOME/bellows/collectives.json, or that in ~/.cache; empty if there is neither.
+std::string default_calibration_path();
+/// The costs stored for this host and transport. Nothing if there is no such file, or none of them in it; throws
+/// UserError, naming the file, if it is not one of costs.
+std::optional<CollectiveCosts> load_costs(const std::string& path, const std::string& transport);
+/// Keeps what the file says of other hosts and transports; a reader sees the old file or the new one.
+void store_costs(const std::string& path, const std::string& transport, const CollectiveCosts& costs);
+/// One line without loss, and back; throws UserError for what is none.
+std::string encode(const CollectiveCosts& costs);
+CollectiveCosts decode_costs(const std::string& line);
+
+/// Where ranks stand (host of each, from 0) and how many share a core (1 if each has one).
+struct CostedWorld {
+  std::vector<int> host;
+  double ranks_per_core = 1;
+};
+/// The algorithms that can serve such a world.
+std::vector<std::string> fitting_algorithms(const CostedWorld& world);
+/// Seconds that a call takes on a vector of `bytes`, rank r bringing lane r and owning an even part.
+double predicted_seconds(CostedCall call, const std::string& algorithm, std::size_t bytes, const CostedWorld& world,
+                         const CollectiveCosts& costs);
+/// What "auto" takes where ranks exchange messages.
+std::string cheapest_algorithm(CostedCall call, std::size_t bytes, const CostedWorld& world,
+                               const CollectiveCosts& costs);
+
+}  // namespace bellows
