@@ -133,6 +133,11 @@ std::unique_ptr<Communicator> make_host_communicator(std::shared_ptr<Group> grou
   return std::make_unique<HostCommunicator>(std::move(group), transport);
 }
 
+Window Communicator::expose_device(const Buffer&, std::size_t, std::size_t) {
+  throw UserError(std::string("transport '") + transport() +
+                  "' moves the memory of processors only; windows on a GPU need transport nccl or cuda-ipc");
+}
+
 Work Communicator::all_reduce(AllReduceArgs args) {
   AllGatherArgs gather;
   gather.window = args.destination;

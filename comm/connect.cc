@@ -6,6 +6,7 @@
 #include "bellows/base/error.h"
 #include "bellows/comm/communicator.h"
 #include "futex.h"
+#include "gpu/gpu_communicator.h"
 #include "group.h"
 #include "routed/routed_communicator.h"
 #include "routed/selection.h"
@@ -69,6 +70,10 @@ const TransportEntry* find_transport(const std::string& name) {
   return nullptr;
 }
 
+UserError cannot_connect(const TransportEntry& entry, const std::string& why) {
+  return UserError(std::string("transport '") + entry.name + "' cannot connect this job: " + why);
+}
+
 // The same answer on every rank: a function of what all ranks said.
 const TransportEntry& choose(const std::vector<Introduction>& ranks) {
   for (std::size_t r = 1; r < ranks.size(); ++r)
@@ -78,7 +83,7 @@ const TransportEntry& choose(const std::vector<Introduction>& ranks) {
   const std::string wanted = ranks[0].wanted.substr(0, ranks[0].wanted.find(' '));
   if (const TransportEntry* named = find_transport(wanted)) {
     const std::string why = named->unfit(ranks);
-    if (!why.empty()) throw UserError(std::string("transport '") + named->name + "' cannot connect this job: " + why);
+    if (!why.empty()) throw cannot_connect(*named, why);
     return *named;
   }
   std::string reasons;
@@ -95,6 +100,10 @@ const TransportEntry& choose(const std::vector<Introduction>& ranks) {
 std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, const CommOptions& options) {
   if (options.transport != "auto" && !find_transport(options.transport))
     throw UserError("unknown transport '" + options.transport + "'; known: " + known_transports());
+  if (const TransportEntry* named = find_transport(options.transport); named && named->gpu)
+    if (const std::string why = named->obstacle(); !why.empty()) throw cannot_connect(*named, why);
+  if (options.reduction == Reduction::kFast && options.transport != "nccl")
+    throw UserError("reduction 'fast' is offered by transport nccl only, not by '" + options.transport + "'");
   const Selection checked(options.algorithm);  // an unknown name is told before anybody is waited for
   if (world.world_size < 1 || world.world_size > 1024 || world.rank < 0 || world.rank >= world.world_size)
     throw UserError("rank " + std::to_string(world.rank) + " of " + std::to_string(world.world_size) +
@@ -104,6 +113,7 @@ std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, 
   new (segment->data()) Control;
   Introduction self = introduce_this_process();
   self.wanted = options.transport + " " + options.algorithm;
+  if (options.reduction == Reduction::kFast) self.wanted += " fast";
   self.wires = std::string(ucx_present() ? "ucx" : "none") + (mpi_obstacle().empty() ? " mpi" : "");
   self.fd = segment->fd();
   self.cores = allowed_cores();
@@ -114,6 +124,8 @@ std::unique_ptr<Communicator> connect(const World& world, Bootstrap& bootstrap, 
   for (const std::string& blob : bootstrap.exchange(world, "connect", self.encode(), deadline))
     ranks.push_back(Introduction::decode(blob));
   const TransportEntry& transport = choose(ranks);
+  if (transport.gpu)
+    return connect_gpu(world, bootstrap, options, open_gpu_host(transport.name, world), transport.name, deadline);
   // Where peers' memory can be read, the direct way moves everything once: others are for comparison.
   const bool by_messages = !transport.reach || (options.algorithm != "auto" && options.algorithm != "direct");
   if (by_messages)

@@ -115,6 +115,10 @@ class PartCommunicator final : public Communicator {
   Window expose(const SharedMemory& memory, std::size_t offset, std::size_t bytes) override {
     return link_->guard([&] { return part_->expose(memory, offset, bytes); });
   }
+  Window expose_device(const Buffer& memory, std::size_t offset, std::size_t bytes) override {
+    return link_->guard([&] { return part_->expose_device(memory, offset, bytes); });
+  }
+  Buffer allocate_window(Device& device, std::size_t bytes) override { return part_->allocate_window(device, bytes); }
   Work reduce_scatter(ReduceScatterArgs args) override {
     return linked([&] { return part_->reduce_scatter(std::move(args)); });
   }

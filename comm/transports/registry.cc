@@ -1,3 +1,4 @@
+#include "gpu/gpu_communicator.h"
 #include "routed/wire_mpi.h"
 #include "routed/wire_ucx.h"
 #include "transports/transport.h"
@@ -13,6 +14,9 @@ const std::vector<TransportEntry>& transport_table() {
        WireKind::kMixed},
       {"ucx", ucx_obstacle, "any processes, each pair by what UCX finds", ucx_unfit, nullptr, WireKind::kUcx},
       {"mpi", mpi_obstacle, "ranks that mpirun started, by its messages", mpi_unfit, nullptr, WireKind::kMpi},
+      {"cuda-ipc", cuda_ipc_obstacle, "windows on the GPUs of one host, which may be shared", cuda_ipc_unfit, nullptr,
+       WireKind::kShm, true},
+      {"nccl", nccl_obstacle, "windows on GPUs, one for each rank", nccl_unfit, nullptr, WireKind::kShm, true},
   };
   return table;
 }

@@ -78,6 +78,7 @@ struct TransportEntry {
   /// Null for transports that work by messages over `wire`.
   std::unique_ptr<Reach> (*reach)(const World& world, const std::vector<Introduction>& ranks, Segment own);
   WireKind wire = WireKind::kShm;
+  bool gpu = false;  ///< for windows on devices (gpu/), beside another transport for everything else
 };
 
 /// All transports compiled in, the most direct first: "auto" takes the first that fits.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bellows/base/clock.h"
+#include "bellows/base/device.h"
 #include "bellows/base/dtype.h"
 #include "bellows/base/error.h"
 #include "bellows/base/memory.h"
@@ -128,11 +129,15 @@ struct CommStats {
   std::vector<Nanos> wait_by_peer;     ///< the same, by the last peer to arrive: who was late
 };
 
+/// Whether sums have the order of the lane tree, or any that the library under a transport likes.
+enum class Reduction { kReproducible, kFast };
+
 struct CommOptions {
   std::string transport = "auto";      ///< "auto", or a name that transports() lists
   std::string algorithm = "auto";      ///< "auto", "direct", "ring", "halving", "hierarchical"; never changes a result
   std::string calibration;             ///< file of measured costs for "auto"; empty: default_calibration_path() (costs.h)
   std::string bind;                    ///< address on which peers of other hosts reach this rank; empty: any of its own
+  Reduction reduction = Reduction::kReproducible;  ///< kFast: for transport "nccl"
   double timeout_s = 60;               ///< limit of every collective
   double connect_timeout_s = 60;
 };
@@ -152,6 +157,13 @@ class Communicator {
 
   /// Collective. Peers may read `bytes` at `offset` of `memory` (sizes may differ by rank; empty is allowed).
   virtual Window expose(const SharedMemory& memory, std::size_t offset, std::size_t bytes) = 0;
+
+  /// Collective. The same for memory of this rank's device, with which the addresses in later calls on the window are
+  /// of the device too. What a call reads there must have been written before (its stream synchronised), and results
+  /// are there when its Work is done. Throws UserError if the transport moves host memory only.
+  virtual Window expose_device(const Buffer& memory, std::size_t offset, std::size_t bytes);
+  /// Zeroed memory of `device` of the kind that serves best as a window here.
+  virtual Buffer allocate_window(Device& device, std::size_t bytes) { return device.allocate(bytes); }
 
   virtual Work reduce_scatter(ReduceScatterArgs args) = 0;
   virtual Work all_gather(AllGatherArgs args) = 0;
