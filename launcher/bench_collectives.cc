@@ -33,6 +33,11 @@ int run_benchmark(CollectivesOptions& options) {
   options.crowding = std::max(1.0, static_cast<double>(options.ranks) / allowed_core_count());
   for (const std::string& text : options.size_texts) options.sizes.push_back(parse_size(text));
   CollectivesResult result;
+  if (options.calibrate || !options.algorithms.empty()) {
+    if (started_as_rank()) throw UserError("--calibrate and --algorithms start ranks: run them without a launcher");
+    if (options.transport == "auto") options.transport = "shm";
+    return options.calibrate ? calibrate_collectives(options) : sweep_algorithms(options);
+  }
   if (started_as_rank()) {
     if (!options.versus.empty()) throw UserError("--versus starts both sides itself: run it without a launcher");
     const auto mine = run_collectives_as_rank(options);
@@ -74,6 +79,13 @@ int bench_collectives_main(int argc, char** argv) {
   app.add_option("--ranks", options.ranks, "ranks to start")->check(CLI::Range(1, 256))->capture_default_str();
   app.add_option("--transport", options.transport, "transport")->check(CLI::IsMember(names))->capture_default_str();
   app.add_option("--algorithm", options.algorithm, "algorithm")->capture_default_str();
+  auto* calibrate = app.add_flag("--calibrate", options.calibrate, "measure and store what messages cost here");
+  app.add_option("--algorithms", options.algorithms, "compare these (or all) with what is predicted for them")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"all", "direct", "ring", "halving", "hierarchical"}))
+      ->excludes(calibrate);
+  app.add_option("--calibration", options.calibration, "file of measured costs")
+      ->default_str("that of the user's cache folder");
   app.add_option("--versus", options.versus, "compare with Open MPI at its best")->check(CLI::IsMember({"mpi"}));
   app.add_flag("--waiting", options.waiting, "also: what a rank costs that waits for a late peer");
   app.add_flag("--priority", options.priority, "also: an urgent gather behind buckets that are being reduced");

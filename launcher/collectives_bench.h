@@ -22,6 +22,9 @@ struct CollectivesOptions {
   int ranks = 2;
   std::string transport = "shm";
   std::string algorithm = "auto";
+  std::vector<std::string> algorithms;  ///< to compare with each other and with what is predicted; "all": that fit
+  std::string calibration;              ///< file of costs; empty: the default place
+  bool calibrate = false;
   std::string versus;
   int samples = 7;
   double sample_ms = 30;  ///< a sample repeats the call for about so long
@@ -86,6 +89,11 @@ std::optional<CollectivesResult> run_collectives_as_rank(CollectivesOptions& opt
 
 /// Measures Open MPI as well, in turns, at the best of its settings for each row.
 CollectivesResult measure_with_mpi(const CollectivesOptions& options);
+
+/// Measures what messages cost over the transport, writes the calibration file and prints it.
+int calibrate_collectives(const CollectivesOptions& options);
+/// Every algorithm in turns, beside what is predicted for it, and how far the one that "auto" takes is from the best.
+int sweep_algorithms(const CollectivesOptions& options);
 
 /// Processors that this process may use.
 int allowed_core_count();

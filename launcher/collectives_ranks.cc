@@ -77,6 +77,7 @@ CollectivesResult run_rank(const CollectivesOptions& options, const World& world
   CommOptions comm_options;
   comm_options.transport = options.transport;
   comm_options.algorithm = options.algorithm;
+  comm_options.calibration = options.calibration;
   const auto comm = connect(world, bootstrap, comm_options);
   return measure_collectives(*comm, options);
 }
