@@ -224,6 +224,23 @@ TEST(Nvml, ItsAbsenceIsNoError) { EXPECT_TRUE(read_nvml("libbellows-no-such-libr
 
 TEST(Nvml, ALibraryThatIsNotNvmlGivesNoGpus) { EXPECT_TRUE(read_nvml("libc.so.6").empty()); }
 
+TEST(Nvml, IsReadThroughItsLibrary) {
+  const std::vector<NvmlGpu> gpus = read_nvml(BELLOWS_TEST_NVML);
+  ASSERT_EQ(gpus.size(), 3u);
+  EXPECT_EQ(gpus[0].name, "Test GPU");
+  EXPECT_EQ(gpus[1].uuid, "GPU-1");
+  EXPECT_EQ(gpus[1].address, "0000:1b:00.0");
+  EXPECT_THAT(gpus[1].link_peers, ElementsAre("0000:30:00.0", "0000:1a:00.0", "0000:1a:00.0"));
+  EXPECT_EQ(gpus[1].links_to_switches, 1);
+  EXPECT_EQ(gpus[2].name, "");
+  HostSources sources;
+  sources.nvml = BELLOWS_TEST_NVML;
+  sources.sysfs = "/nonexistent";
+  const HostTopology host = read_host(sources);
+  EXPECT_EQ(host.gpus.at(0).place, (PciPlace{"0000:1a:00.0", "", -1}));
+  EXPECT_THAT(host.nvlinks, ElementsAre(ElementsAre(0, 3, 0), ElementsAre(3, 0, 0), ElementsAre(0, 0, 0)));
+}
+
 TEST(Nvml, LinksAreCountedDirectlyAndThroughSwitches) {
   const NvmlGpu a{"", "", "a", {"b", "b", "c", "x"}, 1}, b{"", "", "b", {"a", "a"}, 0},
       c{"", "", "c", {"a", "x", "x"}, 2};
