@@ -107,6 +107,9 @@ int calibrate_collectives(const CollectivesOptions& asked) {
   const bool one_wire = options.transport != "shm+ucx";
   if (one_wire) costs.far = costs.near;
 
+  if (costs.near.message_s == 0 || costs.near.byte_s == 0 || costs.add_s == 0)
+    throw UserError("the figures do not fit together (a busy host?): nothing was stored; try again when it is quiet");
+
   options.ranks = 2 * allowed_core_count();
   options.crowding = 2;
   options.sizes = {kSmall};

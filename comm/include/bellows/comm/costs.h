@@ -26,7 +26,7 @@ struct CollectiveCosts {
 
 enum class CostedCall { kReduceScatter, kAllGather, kAllReduce };
 
-/// What this host measured, else built-in figures of the kind of wire that `transport` uses.
+/// Figures of the kind of wire that `transport` uses, for hosts that have not been measured.
 CollectiveCosts built_in_costs(const std::string& transport);
 /// $XDG_CACHE_HOME/bellows/collectives.json, or that in ~/.cache; empty if there is neither.
 std::string default_calibration_path();
