@@ -25,7 +25,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 echo "building the CUDA plugin and its tests in $folder (log: shown if it fails)"
 if cmake -S "$here" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBELLOWS_CUDA=ON -DCMAKE_CUDA_COMPILER="$nvcc" > "$log" 2>&1 &&
-   cmake --build "$folder" -j "$(nproc)" --target bellows_cuda base_tests optimizer_tests >> "$log" 2>&1; then
+   cmake --build "$folder" -j "$(nproc)" --target bellows_cuda base_tests optimizer_tests gpu_collectives >> "$log" 2>&1; then
   row "CUDA plugin builds and links" passed "$("$nvcc" --version | grep -o 'release [0-9.]*')"
 else
   tail -n 40 "$log" >&2
@@ -40,7 +40,9 @@ if [ "$gpus" -eq 0 ]; then
   why=$("$folder/bin/base_tests" --gtest_filter='CudaDevices.*' 2>&1 | grep -o 'no GPU.*' | head -n 1)
   table
   echo
-  echo "not covered: ${why:-no GPU on this host}; kernels, streams and copies were compiled and linked but not run"
+  echo "not covered: ${why:-no GPU on this host}; kernels, streams, copies and the collectives of nccl and cuda-ipc were"
+  echo "compiled and linked but not run"
+  "$folder/bin/gpu_collectives" | sed 's/^not covered: /nccl, cuda-ipc: /'
   exit 0
 fi
 
@@ -56,5 +58,15 @@ check() {  # NAME PROGRAM FILTER
 }
 check "devices, streams, copies, kernels" base_tests 'Host/AnyDevice.*/Cuda*'
 check "optimizers: same bits as the CPU" optimizer_tests '*GivesTheSameBitsOnEveryDevice*'
+# Sums held bit for bit against a plain loop; cuda-ipc also with several ranks on one GPU.
+for ranks in 2 4; do
+  if out=$(timeout 600 "$folder/bin/gpu_collectives" "$ranks" 2>&1); then
+    row "nccl, cuda-ipc ($ranks ranks)" passed "$(grep -c 'same bits' <<< "$out") measurements, all with the same bits"
+  else
+    failed=1
+    row "nccl, cuda-ipc ($ranks ranks)" FAILED "$folder/bin/gpu_collectives $ranks"
+  fi
+  echo "$out"
+done
 table
 exit "$failed"
