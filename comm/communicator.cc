@@ -4,6 +4,7 @@
 #include <deque>
 #include <stdexcept>
 
+#include "bellows/base/device.h"
 #include "bellows/base/error.h"
 #include "collectives/staged.h"
 #include "collectives/windows.h"
@@ -137,6 +138,8 @@ Window Communicator::expose_device(const Buffer&, std::size_t, std::size_t) {
   throw UserError(std::string("transport '") + transport() +
                   "' moves the memory of processors only; windows on a GPU need transport nccl or cuda-ipc");
 }
+
+Buffer Communicator::allocate_window(Device& device, std::size_t bytes) { return device.allocate(bytes); }
 
 Work Communicator::all_reduce(AllReduceArgs args) {
   AllGatherArgs gather;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "bellows/base/device.h"
 #include "bellows/base/error.h"
 #include "bellows/comm/communicator.h"
 #include "group.h"

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "bellows/base/clock.h"
-#include "bellows/base/device.h"
 #include "bellows/base/dtype.h"
 #include "bellows/base/error.h"
 #include "bellows/base/memory.h"
@@ -20,6 +19,9 @@
 #include "bellows/comm/work.h"
 
 namespace bellows {
+
+class Buffer;  // base/device.h
+class Device;
 
 /// Names a piece of every rank's SharedMemory that the ranks of one communicator may read.
 /// Made by Communicator::expose; dies with the communicator, the memory does not.
@@ -163,7 +165,7 @@ class Communicator {
   /// are there when its Work is done. Throws UserError if the transport moves host memory only.
   virtual Window expose_device(const Buffer& memory, std::size_t offset, std::size_t bytes);
   /// Zeroed memory of `device` of the kind that serves best as a window here.
-  virtual Buffer allocate_window(Device& device, std::size_t bytes) { return device.allocate(bytes); }
+  virtual Buffer allocate_window(Device& device, std::size_t bytes);
 
   virtual Work reduce_scatter(ReduceScatterArgs args) = 0;
   virtual Work all_gather(AllGatherArgs args) = 0;
