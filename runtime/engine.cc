@@ -33,29 +33,6 @@ double fold_lanes_in_order(std::span<const double> by_lane) {
 
 namespace {
 
-// Runs of elements that share a weight decay, per chunk; frozen parameters are in none.
-std::vector<std::vector<Stretch>> cut_in_stretches(const ParameterSet& parameters,
-                                                                 const ChunkTable& table) {
-  std::vector<std::vector<Stretch>> result(table.size());
-  std::size_t chunk = 0;
-  for (const Parameter& p : parameters.parameters()) {
-    if (p.options.frozen) continue;
-    const std::size_t begin = parameters.unit(p.unit).begin + p.offset, end = begin + p.count;
-    while (chunk < table.size() && table[chunk].end <= begin) ++chunk;
-    for (std::size_t c = chunk; c < table.size() && table[c].begin < end; ++c) {
-      const std::size_t from = std::max(begin, table[c].begin) - table[c].begin;
-      const std::size_t to = std::min(end, table[c].end) - table[c].begin;
-      if (from >= to) continue;
-      auto& list = result[c];
-      if (!list.empty() && list.back().end == from && list.back().decay == p.options.decay)
-        list.back().end = to;
-      else
-        list.push_back({from, to, p.options.decay});
-    }
-  }
-  return result;
-}
-
 Gradients::Options gradient_options(const EngineOptions& options) {
   const Stage stage = Stage::of(options.stage);
   return {stage.shards_gradients, !stage.shards_optimizer, options.micro_batches_per_lane, options.bucket_bytes};
@@ -80,13 +57,45 @@ double milliseconds(Nanos ns) { return static_cast<double>(ns) * 1e-6; }
 
 }  // namespace
 
+UpdatePlan::UpdatePlan(const ParameterSet& parameters, const ChunkTable& table, const Places& places)
+    : stretches(table.size()) {
+  std::size_t chunk = 0;
+  for (std::size_t i = 0; i < parameters.parameters().size(); ++i) {
+    const Parameter& p = parameters.parameters()[i];
+    if (p.options.frozen || p.count == 0) continue;
+    UpdateRule rule;
+    if (const ParameterGroup* group = parameters.group(p.options.group)) {
+      rule.learning_rate_scale = group->learning_rate_scale;
+      rule.weight_decay = group->weight_decay;
+      rule.frozen_from_step = group->frozen_from_step;
+    }
+    rule.decay = p.options.decay;
+    rule.dtype = places.parameters()[i].dtype;
+    const auto known = std::find(rules.begin(), rules.end(), rule);
+    const int number = static_cast<int>(known - rules.begin());
+    if (known == rules.end()) rules.push_back(rule);
+
+    const std::size_t begin = parameters.unit(p.unit).begin + p.offset, end = begin + p.count;
+    while (chunk < table.size() && table[chunk].end <= begin) ++chunk;
+    for (std::size_t c = chunk; c < table.size() && table[c].begin < end; ++c) {
+      const std::size_t from = std::max(begin, table[c].begin) - table[c].begin;
+      const std::size_t to = std::min(end, table[c].end) - table[c].begin;
+      auto& list = stretches[c];
+      if (!list.empty() && list.back().end == from && list.back().rule == number)
+        list.back().end = to;
+      else
+        list.push_back({from, to, number});
+    }
+  }
+}
+
 Engine::Impl::Impl(ParameterSet parameter_set, std::unique_ptr<Optimizer> opt, EngineOptions engine_options,
                    ThreadPool& thread_pool)
     : parameters(std::move(parameter_set)), optimizer(std::move(opt)), options(checked(std::move(engine_options))),
       pool(thread_pool), table(parameters), stage(Stage::of(options.stage)), waiter(accounts),
       state(parameters, table, *optimizer, stage, options.precision),
       gradients(parameters, table, gradient_options(options), pool, waiter),
-      gather(state, options.prefetch_units, waiter), stretches(cut_in_stretches(parameters, table)) {
+      gather(state, options.prefetch_units, waiter), plan(parameters, table, state.places()) {
   gradients.on_reduce([this] { fire("reduce"); });
 }
 
@@ -104,11 +113,13 @@ void Engine::set_probe(std::function<void(const char*)> probe) { impl_->probe = 
 
 std::string Engine::fingerprint() const {
   const EngineOptions& o = impl_->options;
+  const std::string settings = impl_->parameters.settings_fingerprint();
   return "precision=" + std::string(name_of(o.precision)) + ";lanes=" + std::to_string(o.lanes) +
          ";micro_batch=" + std::to_string(o.micro_batch) +
          ";micro_batches_per_lane=" + std::to_string(o.micro_batches_per_lane) + ";seed=" + std::to_string(o.seed) +
          ";clip=" + std::to_string(o.clip_norm) + ";schedule=" + o.schedule.fingerprint() +
-         ";optimizer=" + impl_->optimizer->fingerprint() + ";" + o.job_fingerprint;
+         ";optimizer=" + impl_->optimizer->fingerprint() + ";" + (settings.empty() ? "" : "groups=" + settings + ";") +
+         o.job_fingerprint;
 }
 
 // ---- Generations ----
@@ -223,6 +234,8 @@ UnitUse Engine::Impl::enter_unit(Engine* self, int unit, bool backward) {
   use.parameters_ = &parameters;
   use.unit_ = &parameters.units()[unit];
   use.unit_index_ = unit;
+  use.places_ = state.places().parameters().data();
+  use.mixed_ = state.places().mixed(unit);
   use.backward_ = backward;
   use.params_ = gather.acquire(unit, evaluating);
   if (backward) {
@@ -264,22 +277,19 @@ void Engine::Impl::watch_for_non_finite(int unit, const float* grads) {
     if (any) bad.store(true, std::memory_order_relaxed);
   });
   if (!bad) return;
-  const std::size_t begin = parameters.units()[unit].begin;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (std::isfinite(grads[i])) continue;
-    if (non_finite.count == 0)
-      non_finite.where = "rank " + std::to_string(comm->world().rank) + ", lane " + std::to_string(batch.lane_) +
-                         ", parameter '" + parameter_at(begin + i) + "'";
-    ++non_finite.count;
+  for (const ParamId id : parameters.units()[unit].parameters) {
+    const Parameter& p = parameters.parameter(id);
+    const ParameterGroup* const group = parameters.group(p.options.group);
+    const bool frozen = p.options.frozen || (group && group->frozen_from_step && step >= *group->frozen_from_step);
+    if (frozen) continue;   // nothing is made of its gradient
+    for (const float g : std::span(grads + p.offset, p.count)) {
+      if (std::isfinite(g)) continue;
+      if (non_finite.count == 0)
+        non_finite.where = "rank " + std::to_string(comm->world().rank) + ", lane " + std::to_string(batch.lane_) +
+                           ", parameter '" + p.name + "'";
+      ++non_finite.count;
+    }
   }
-}
-
-std::string Engine::Impl::parameter_at(std::size_t element) const {
-  for (const Parameter& p : parameters.parameters()) {
-    const std::size_t begin = parameters.unit(p.unit).begin + p.offset;
-    if (element >= begin && element < begin + p.count) return p.name;
-  }
-  return "?";
 }
 
 void Engine::Impl::run(const std::function<void(Step&)>& function, Engine* self) {
@@ -332,8 +342,10 @@ StepResult Engine::Impl::commit(bool stop, std::uint64_t newest_generation) {
     pool.run(own.size(), [&](std::size_t i) {
       const auto sum = gradients.sum(own[i]);
       double squares = 0;
-      for (const Stretch& part : stretches[own[i]])
+      for (const Stretch& part : plan.stretches[own[i]]) {
+        if (plan.rules[part.rule].frozen(step)) continue;
         squares += sum_of_squares(sum.subspan(part.begin, part.end - part.begin), &bad[i]);
+      }
       norm[own[i]] = squares;
     });
     for (const std::uint64_t count : bad) non_finite.count += static_cast<std::int64_t>(count);
@@ -399,27 +411,37 @@ void Engine::Impl::update(const StepResult& result, double tokens) {
   const AccountScope scope(accounts, Account::kOptimizer);
   if (stage.shards_optimizer && !stage.shards_parameters && comm->world().world_size > 1)
     state.set_parameters_current(false);
-  Hyper decayed;
-  decayed.learning_rate = result.learning_rate;
-  decayed.weight_decay = optimizer->weight_decay();
-  decayed.grad_scale = static_cast<float>(static_cast<double>(result.clip_coefficient) / tokens);
-  decayed.step = updates + 1;
-  Hyper plain = decayed;
-  plain.weight_decay = 0;
+  std::vector<Hyper> hypers;
+  for (const UpdateRule& rule : plan.rules) {
+    Hyper hyper;
+    hyper.learning_rate = static_cast<float>(static_cast<double>(result.learning_rate) * rule.learning_rate_scale);
+    hyper.weight_decay = !rule.decay ? 0.0f
+                         : rule.weight_decay ? static_cast<float>(*rule.weight_decay)
+                                             : optimizer->weight_decay();
+    hyper.grad_scale = static_cast<float>(static_cast<double>(result.clip_coefficient) / tokens);
+    hyper.step = updates + 1;
+    hypers.push_back(hyper);
+  }
+  const Places& places = state.places();
   const auto& own = state.shard().chunks();
   pool.run(own.size(), [&](std::size_t i) {
     const int chunk = own[i];
     const auto sum = gradients.sum(chunk);
-    const auto low = state.low(chunk);
-    for (const Stretch& part : stretches[chunk]) {
+    std::byte* const compute = state.compute(chunk);
+    for (const Stretch& part : plan.stretches[chunk]) {
+      const UpdateRule& rule = plan.rules[part.rule];
+      if (rule.frozen(step)) continue;
       const std::size_t n = part.end - part.begin;
       Slice slice;
       slice.params = state.values(0, chunk).subspan(part.begin, n);
       slice.grads = sum.subspan(part.begin, n);
       for (int kind = 1; kind < state.kinds(); ++kind)
         slice.state[kind - 1] = state.values(kind, chunk).subspan(part.begin, n);
-      if (!low.empty()) slice.low = low.subspan(part.begin, n);
-      optimizer->update(slice, part.decay ? decayed : plain);
+      std::byte* const at = compute ? compute + (places.byte_of(table[chunk].begin + part.begin) - places.of_chunk(chunk).begin)
+                                    : nullptr;
+      if (at && rule.dtype == DType::kBF16) slice.low = {reinterpret_cast<bf16*>(at), n};
+      optimizer->update(slice, hypers[part.rule]);
+      if (at && rule.dtype == DType::kF32) std::memcpy(at, slice.params.data(), n * sizeof(float));
     }
   });
 }
@@ -482,11 +504,27 @@ AccountScope MicroBatch::data_wait() {
 }
 
 UnitUse::UnitUse(UnitUse&& other) noexcept
-    : engine_(std::exchange(other.engine_, nullptr)), parameters_(other.parameters_), unit_(other.unit_),
+    : engine_(std::exchange(other.engine_, nullptr)), parameters_(other.parameters_),
+      places_(other.places_), mixed_(other.mixed_), unit_(other.unit_),
       unit_index_(other.unit_index_), backward_(other.backward_), accumulate_(other.accumulate_),
       params_(other.params_), grads_(other.grads_) {}
 UnitUse::~UnitUse() {
   if (engine_) engine_->impl_->exit_unit(unit_index_, backward_);
+}
+void UnitUse::refuse_params() const {
+  std::string types;
+  for (const ParamId id : unit_->parameters)
+    types += (types.empty() ? "'" : ", '") + parameters_->parameter(id).name + "' " + std::string(name_of(dtype(id)));
+  throw UserError("unit '" + unit_->name + "' has parameters of several dtypes in compute (" + types +
+                  "), so no array of all of them; ask for one after another: use.param<T>(id)");
+}
+void UnitUse::refuse_param(ParamId id, DType wanted) const {
+  const Parameter& p = parameters_->parameter(id);
+  if (p.unit.index != unit_index_)
+    throw UserError("parameter '" + p.name + "' was asked for in a scope of unit '" + unit_->name +
+                    "'; it is in unit '" + parameters_->unit(p.unit).name + "'");
+  throw UserError("parameter '" + p.name + "' is " + std::string(name_of(dtype(id))) + " in compute, but was asked for as " +
+                  std::string(name_of(wanted)));
 }
 void UnitUse::zero_grads_if_new() {
   if (accumulate_) return;

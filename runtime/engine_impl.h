@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,30 @@
 
 namespace bellows {
 
+/// How the elements of some parameters are updated: their group's settings, without its name.
+struct UpdateRule {
+  double learning_rate_scale = 1;
+  std::optional<double> weight_decay;   // instead of the optimizer's
+  std::optional<std::int64_t> frozen_from_step;
+  bool decay = true;
+  DType dtype = DType::kF32;            // in compute
+
+  bool frozen(std::int64_t step) const { return frozen_from_step && step >= *frozen_from_step; }
+  bool operator==(const UpdateRule&) const = default;
+};
+
 /// A stretch of a chunk whose elements are updated alike.
 struct Stretch {
-  std::size_t begin = 0, end = 0;   // within the chunk
-  bool decay = true;
+  std::size_t begin = 0, end = 0;       // within the chunk
+  int rule = 0;                         // in UpdatePlan::rules
+};
+
+/// Neighbours under equal rules make one stretch, whatever their groups are called.
+struct UpdatePlan {
+  UpdatePlan(const ParameterSet& parameters, const ChunkTable& table, const Places& places);
+
+  std::vector<UpdateRule> rules;
+  std::vector<std::vector<Stretch>> stretches;   // by chunk, frozen parameters left out
 };
 
 /// The engine's parts. A step is in engine.cc, the start of a generation in engine_entry.cc, whole-state operations
@@ -36,7 +57,7 @@ struct Engine::Impl {
   Gather gather;
   std::function<void(const char*)> probe;
 
-  std::vector<std::vector<Stretch>> stretches;   // by chunk, frozen parameters left out
+  const UpdatePlan plan;
 
   bool has_state = false;
   std::int64_t step = 0;
@@ -86,10 +107,10 @@ struct Engine::Impl {
   void fire(const char* phase) {
     if (probe) probe(phase);
   }
-  std::string parameter_at(std::size_t element) const;
 
   // -- Entry --
   void load(const CheckpointReader& reader);
+  void check_groups(const CheckpointReader& reader) const;
   /// What a checkpoint and the job that goes on from it must have in common, beside model and optimizer.
   std::string later_numbers() const;
   CheckpointMeta checkpoint_meta(const std::string& extra) const;

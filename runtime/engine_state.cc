@@ -1,6 +1,7 @@
 // The whole state at once: digests, gathered parameters, checkpoints.
 
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "bellows/base/digest.h"
@@ -61,13 +62,17 @@ std::vector<std::byte> Engine::gather_parameters() {
   Impl& s = *impl_;
   BELLOWS_CHECK(s.comm != nullptr);
   std::vector<std::byte> whole;
-  const std::size_t element = size_of(s.options.precision);
-  if (s.comm->world().rank == 0) whole.resize(s.parameters.total() * element);
+  if (s.comm->world().rank == 0) whole.reserve(s.state.places().total_bytes());
   s.gather.start_micro_batch();
   for (std::size_t u = 0; u < s.parameters.units().size(); ++u) {
     const Unit& unit = s.parameters.units()[u];
     const void* data = s.gather.acquire(static_cast<int>(u), true);
-    if (!whole.empty()) std::memcpy(whole.data() + unit.begin * element, data, unit.count * element);
+    if (s.comm->world().rank == 0)
+      for (const ParamId id : unit.parameters) {
+        const ParameterPlace place = s.state.places().parameters()[id.index];
+        const auto* const from = static_cast<const std::byte*>(data) + place.offset;
+        whole.insert(whole.end(), from, from + s.parameters.parameter(id).count * size_of(place.dtype));
+      }
     s.gather.release(static_cast<int>(u));
   }
   return whole;
@@ -88,8 +93,36 @@ CheckpointMeta Engine::Impl::checkpoint_meta(const std::string& extra) const {
   meta.job_fingerprint = later_numbers();
   meta.optimizer = optimizer->name();
   meta.kinds = state.kind_names();
+  meta.groups = parameters.groups();
+  for (const Parameter& p : parameters.parameters())
+    if (!p.options.group.empty()) meta.group_of[p.name] = p.options.group;
   meta.extra = nlohmann::json{{"updates", updates}, {"skipped_in_a_row", skipped_in_a_row}, {"trainer", extra}}.dump();
   return meta;
+}
+
+// Groups meet by name: their order is nobody's business. Who is in none has none on either side.
+void Engine::Impl::check_groups(const CheckpointReader& reader) const {
+  if (options.accept_changed_groups) return;
+  const auto refuse = [&](const std::string& who, const std::string& theirs, const std::string& ours) {
+    throw UserError("checkpoint " + reader.path() + " has " + who + " " + theirs + ", this job has it " + ours +
+                    "; declare it as the checkpoint has it, or set accept_changed_groups to go on with this job's");
+  };
+  std::map<std::string, std::pair<std::string, std::string>> settings;  // by name: theirs, ours
+  for (const ParameterGroup& group : reader.meta().groups) settings[group.name].first = "with " + describe(group);
+  for (const ParameterGroup& group : parameters.groups()) settings[group.name].second = "with " + describe(group);
+  for (auto& [name, both] : settings) {
+    for (std::string* side : {&both.first, &both.second})
+      if (side->empty()) *side = "not at all";
+    if (both.first != both.second) refuse("the parameter group '" + name + "'", both.first, both.second);
+  }
+  for (const Parameter& p : parameters.parameters()) {
+    const auto found = reader.meta().group_of.find(p.name);
+    const std::string theirs = found == reader.meta().group_of.end() ? "" : found->second;
+    const auto in = [](const std::string& group) {
+      return group.empty() ? "in no group" : "in the group '" + group + "'";
+    };
+    if (theirs != p.options.group) refuse("the parameter '" + p.name + "'", in(theirs), in(p.options.group));
+  }
 }
 
 Result<std::string> Engine::save(Checkpointer& checkpointer, const std::string& extra) {
@@ -124,6 +157,7 @@ void Engine::Impl::load(const CheckpointReader& reader) {
   must_equal("job", meta.job_fingerprint, later_numbers());
   if (meta.kinds != state.kind_names())
     throw UserError("checkpoint " + reader.path() + " holds other optimizer arrays than this job's");
+  check_groups(reader);
   const auto& own = state.shard().chunks();
   for (int kind = 0; kind < state.kinds(); ++kind) {
     for (std::size_t i = 0; i < own.size();) {
@@ -141,7 +175,7 @@ void Engine::Impl::load(const CheckpointReader& reader) {
   step = meta.step;
   updates = extra["updates"].get<std::int64_t>();
   skipped_in_a_row = extra.value("skipped_in_a_row", 0);
-  state.refresh_low(pool);
+  state.refresh_compute(pool);
   // The same on every rank, also where one of them happens to own the whole of a small model: attach() gathers or not.
   state.set_parameters_current(stage.shards_parameters || !stage.shards_optimizer || layout.world_size() == 1);
 }

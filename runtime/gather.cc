@@ -21,24 +21,27 @@ void Gather::attach(Communicator& comm, const ShardLayout& layout) {
   window_ = comm.expose(state_.parameter_memory(), 0, state_.parameter_memory().size());
 
   const ChunkTable& table = state_.table();
-  const std::size_t element = size_of(state_.compute());
-  std::vector<std::size_t> compact(layout.world_size(), 0);   // elements of each rank's shard so far
+  const Places& places = state_.places();
+  const std::size_t word = size_of(places.word());
+  std::vector<std::size_t> compact(layout.world_size(), 0);   // bytes of each rank's shard so far
   owned_.assign(units.size(), {});
   for (int u = 0; u < table.units(); ++u) {
     const Interval chunks = table.of_unit(u);
     for (std::size_t c = chunks.begin; c < chunks.end; ++c) {
       const int owner = layout.owner(c);
       auto& owned = owned_[u];
-      if (!owned.empty() && owned.back().rank == owner && owned.back().interval.end == table[c].begin)
-        owned.back().interval.end = table[c].end;
+      const Interval bytes = places.of_chunk(c);
+      const std::size_t source = places.compact(compact[owner], c);
+      if (!owned.empty() && owned.back().rank == owner && owned.back().interval.end == bytes.begin / word)
+        owned.back().interval.end = bytes.end / word;
       else
-        owned.push_back({owner, table[c],
-                         state_.stage().shards_parameters ? compact[owner] * element : AllGatherArgs::npos});
-      compact[owner] += table[c].size();
+        owned.push_back({owner, {bytes.begin / word, bytes.end / word},
+                         state_.stage().shards_parameters ? source : AllGatherArgs::npos});
+      compact[owner] = source + bytes.size();
     }
   }
   if (state_.stage().shards_parameters && !local_) {
-    slot_size_ = (state_.parameters().largest_unit() * element + 63) / 64 * 64;
+    slot_size_ = (places.largest_unit_bytes() + 63) / 64 * 64;
     const std::size_t count = 2 + static_cast<std::size_t>(prefetch_units_);   // two in use at once, and those ahead
     if (slots_memory_.size() != count * slot_size_) slots_memory_ = HostMemory(count * slot_size_);
     slots_.resize(count);
@@ -55,13 +58,14 @@ void Gather::detach() {
 }
 
 AllGatherArgs Gather::args_for(int unit) const {
-  const Unit& u = state_.parameters().units()[unit];
+  const Places& places = state_.places();
+  const std::size_t begin = places.of_unit(unit).begin;
   AllGatherArgs args;
   args.window = window_;
-  args.offset = state_.stage().shards_parameters ? 0 : u.begin * size_of(state_.compute());
-  args.origin = u.begin;
+  args.offset = state_.stage().shards_parameters ? 0 : begin;
+  args.origin = begin / size_of(places.word());
   args.owned = owned_[unit];
-  args.dtype = state_.compute();
+  args.dtype = places.word();
   args.priority = state_.stage().shards_parameters ? 1 : 0;  // compute waits for it, behind gradients already queued
   args.what = "all_gather of parameters";
   return args;
@@ -92,14 +96,12 @@ Gather::Slot& Gather::fetch(int unit) {
 }
 
 const void* Gather::acquire(int unit, bool evaluating) {
-  const Unit& u = state_.parameters().units()[unit];
-  const std::size_t element = size_of(state_.compute());
   if (!state_.stage().shards_parameters || local_) {
     if (!local_ && whole_[unit].valid()) {
       waiter_.wait(whole_[unit]);
       whole_[unit] = Work{};
     }
-    return state_.parameter_memory().data() + u.begin * element;
+    return state_.parameter_memory().data() + state_.places().of_unit(unit).begin;
   }
   running_ = &schedules_[evaluating ? 1 : 0];
   Slot& slot = fetch(unit);

@@ -23,7 +23,7 @@ class Gather {
   void attach(Communicator& comm, const ShardLayout& layout);
   void detach();
 
-  /// Parameters of `unit` in the compute dtype, valid until the matching release. `evaluating` picks the recorded order.
+  /// Parameters of `unit` in compute, laid out as Places says, valid until the matching release. `evaluating` picks the recorded order.
   const void* acquire(int unit, bool evaluating);
   void release(int unit);
   void start_micro_batch();
@@ -54,7 +54,7 @@ class Gather {
   Communicator* comm_ = nullptr;
   bool local_ = true;                              // everything is at hand: no peers
   Window window_;
-  std::vector<std::vector<AllGatherArgs::Owned>> owned_;   // by unit
+  std::vector<std::vector<AllGatherArgs::Owned>> owned_;   // by unit, in words of Places
   std::vector<Work> whole_;                        // stages 1-2, by unit
   HostMemory slots_memory_;
   std::size_t slot_size_ = 0;

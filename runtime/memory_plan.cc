@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bellows/comm/communicator.h"
+#include "places.h"
 #include "stage.h"
 
 namespace bellows {
@@ -10,7 +11,9 @@ namespace bellows {
 std::vector<MemoryLine> plan_memory(const ParameterSet& parameters, const EngineOptions& options, int states,
                                     int world_size, int rank) {
   const Stage stage = Stage::of(options.stage);
-  const std::size_t total = parameters.total(), world = world_size, compute = size_of(options.precision);
+  const std::size_t total = parameters.total(), world = world_size;
+  const ChunkTable table(parameters);
+  const Places places(parameters, table, options.precision);
   const auto share = [&](bool sharded, std::size_t bytes_each) {
     return sharded ? (total + world - 1) / world * bytes_each : total * bytes_each;
   };
@@ -43,9 +46,18 @@ std::vector<MemoryLine> plan_memory(const ParameterSet& parameters, const Engine
     gradients = static_cast<std::size_t>(fold_depth(lanes)) * total * sizeof(float);
   }
   if (stage.shards_parameters && world_size > 1)
-    gathered = (2 + static_cast<std::size_t>(options.prefetch_units)) * parameters.largest_unit() * compute;
-  return {{"parameters", share(stage.shards_parameters, compute)},
-          {"master weights", options.precision == DType::kF32 ? 0 : share(stage.shards_optimizer, sizeof(float))},
+    gathered = (2 + static_cast<std::size_t>(options.prefetch_units)) * places.largest_unit_bytes();
+  std::size_t compute = places.total_bytes();
+  if (stage.shards_parameters) {
+    compute = (compute + world - 1) / world;
+    if (places.mixed()) {  // even shares of elements are not even in bytes
+      compute = 0;
+      for (const int c : ShardLayout(table, world_size).owned(rank))
+        compute = places.compact(compute, c) + places.of_chunk(c).size();
+    }
+  }
+  return {{"parameters", compute},
+          {"master weights", places.all(DType::kF32) ? 0 : share(stage.shards_optimizer, sizeof(float))},
           {"optimizer state", share(stage.shards_optimizer, sizeof(float)) * static_cast<std::size_t>(states)},
           {"gradients", gradients},
           {"reduction buckets", buckets},

@@ -24,8 +24,12 @@ CompactShard::CompactShard(const ChunkTable& table, std::vector<int> chunks)
 }
 
 ModelState::ModelState(const ParameterSet& parameters, const ChunkTable& table, const Optimizer& optimizer, Stage stage,
-                       DType compute)
-    : parameters_(parameters), table_(table), stage_(stage), compute_(compute) {
+                       DType precision)
+    : parameters_(parameters),
+      table_(table),
+      stage_(stage),
+      places_(parameters, table, precision),
+      separate_masters_(!places_.all(DType::kF32)) {
   kind_names_ = optimizer.state_names();
   kind_names_.insert(kind_names_.begin(), "master");
   BELLOWS_CHECK_LE(kinds() - 1, Slice::kMaxStates);
@@ -35,23 +39,32 @@ ModelState::ModelState(const ParameterSet& parameters, const ChunkTable& table, 
 void ModelState::allocate(const ShardLayout& layout, int rank) {
   shard_ = CompactShard(table_, stage_.shards_optimizer ? layout.owned(rank) : all_chunks(table_));
   const std::size_t own = shard_.size();
-  params_ = SharedMemory((stage_.shards_parameters ? own : parameters_.total()) * size_of(compute_));
+  params_ = SharedMemory(stage_.shards_parameters ? place_compute() : places_.total_bytes());
   for (int kind = 0; kind < kinds(); ++kind)
-    arrays_[kind] = kind == 0 && compute_ == DType::kF32 ? HostMemory() : HostMemory(own * sizeof(float));
+    arrays_[kind] = kind == 0 && !separate_masters_ ? HostMemory() : HostMemory(own * sizeof(float));
   allocated_ = true;
   parameters_current_ = stage_.shards_parameters;
 }
 
 std::span<float> ModelState::values(int kind, int chunk) {
   const std::size_t count = table_[chunk].size();
-  if (kind > 0 || compute_ != DType::kF32) return arrays_[kind].as<float>().subspan(shard_.offset(chunk), count);
+  if (kind > 0 || separate_masters_) return arrays_[kind].as<float>().subspan(shard_.offset(chunk), count);
   return params_.as<float>().subspan(stage_.shards_parameters ? shard_.offset(chunk) : table_[chunk].begin, count);
 }
 
-std::span<bf16> ModelState::low(int chunk) {
-  if (compute_ == DType::kF32) return {};
-  return params_.as<bf16>().subspan(stage_.shards_parameters ? shard_.offset(chunk) : table_[chunk].begin,
-                                    table_[chunk].size());
+std::size_t ModelState::place_compute() {
+  compute_at_.assign(table_.size(), 0);
+  std::size_t at = 0;
+  for (const int c : shard_.chunks()) {
+    compute_at_[c] = places_.compact(at, c);
+    at = compute_at_[c] + places_.of_chunk(c).size();
+  }
+  return at;
+}
+
+std::byte* ModelState::compute(int chunk) {
+  if (!separate_masters_) return nullptr;
+  return params_.data() + (stage_.shards_parameters ? compute_at_[chunk] : places_.of_chunk(chunk).begin);
 }
 
 void ModelState::initialise(std::uint64_t seed, ThreadPool& pool) {
@@ -62,30 +75,27 @@ void ModelState::initialise(std::uint64_t seed, ThreadPool& pool) {
       const auto state = values(kind, own[i]);
       std::fill(state.begin(), state.end(), 0.0f);
     });
-  refresh_low(pool);
+  refresh_compute(pool);
   if (stage_.shards_parameters) return;
   pool.run(table_.size(), [&](std::size_t c) {
     if (shard_.holds(static_cast<int>(c))) return;
     const Interval range = table_[c];
-    if (compute_ == DType::kF32) {
+    if (!separate_masters_) {
       parameters_.initialise(seed, range, params_.as<float>().subspan(range.begin, range.size()));
     } else {
       std::vector<float> exact(range.size());
       parameters_.initialise(seed, range, exact);
-      for (std::size_t i = 0; i < exact.size(); ++i) params_.as<bf16>()[range.begin + i] = bf16(exact[i]);
+      places_.write(c, range, exact, params_.data() + places_.of_chunk(c).begin);
     }
   });
   parameters_current_ = true;
 }
 
-void ModelState::refresh_low(ThreadPool& pool) {
-  if (compute_ == DType::kF32) return;
+void ModelState::refresh_compute(ThreadPool& pool) {
+  if (!separate_masters_) return;
   const auto& own = shard_.chunks();
-  pool.run(own.size(), [&](std::size_t i) {
-    const auto exact = values(0, own[i]);
-    const auto rounded = low(own[i]);
-    for (std::size_t e = 0; e < exact.size(); ++e) rounded[e] = bf16(exact[e]);
-  });
+  pool.run(own.size(),
+           [&](std::size_t i) { places_.write(own[i], table_[own[i]], values(0, own[i]), compute(own[i])); });
 }
 
 ModelState::Bytes ModelState::bytes() const {
@@ -98,12 +108,16 @@ ModelState::Bytes ModelState::bytes() const {
 
 std::vector<ModelState::Store> ModelState::stores() const {
   std::vector<Store> result;
-  if (!stage_.shards_parameters) result.push_back({"parameters", compute_, true});
+  if (!stage_.shards_parameters) result.push_back({"parameters", true});
   for (int kind = 0; kind < kinds(); ++kind) {
-    const bool in_parameters = kind == 0 && compute_ == DType::kF32 && !stage_.shards_parameters;
-    if (!in_parameters) result.push_back({kind_names_[kind], DType::kF32, false});
+    const bool in_parameters = kind == 0 && !separate_masters_ && !stage_.shards_parameters;
+    if (!in_parameters) result.push_back({kind_names_[kind], false});
   }
   return result;
+}
+
+std::size_t ModelState::bytes_of(const Store& store, int chunk) const {
+  return store.whole ? places_.of_chunk(chunk).size() : table_[chunk].size() * sizeof(float);
 }
 
 std::vector<int> ModelState::held(const Store& store) const {

@@ -10,6 +10,7 @@
 #include "bellows/optimizer/optimizer.h"
 #include "bellows/runtime/parameter_set.h"
 #include "bellows/runtime/shard_layout.h"
+#include "places.h"
 #include "stage.h"
 
 namespace bellows {
@@ -34,13 +35,13 @@ class CompactShard {
 
 /// Everything that outlives a generation: parameters in the compute dtype, float32 master weights, optimizer state.
 /// What is sharded lies compactly, in the order of the chunks that this rank holds; parameters of stages 0-2 lie whole.
-/// In float32 the parameters are the master weights, so one kind of storage serves both.
+/// Where all parameters are float32 in compute they are the master weights, so one kind of storage serves both.
 ///
 /// "Kinds" are the float32 arrays that a checkpoint keeps: 0 is the master weights, then the optimizer's states.
 class ModelState {
  public:
   ModelState(const ParameterSet& parameters, const ChunkTable& table, const Optimizer& optimizer, Stage stage,
-             DType compute);
+             DType precision);
 
   /// Memory for the chunks that `rank` has under `layout`; contents are zero. Drops what was there.
   void allocate(const ShardLayout& layout, int rank);
@@ -49,17 +50,17 @@ class ModelState {
   const ParameterSet& parameters() const { return parameters_; }
   const ChunkTable& table() const { return table_; }
   const Stage& stage() const { return stage_; }
-  DType compute() const { return compute_; }
+  const Places& places() const { return places_; }
   int kinds() const { return static_cast<int>(kind_names_.size()); }
   const std::vector<std::string>& kind_names() const { return kind_names_; }
   /// Chunks whose master weights and optimizer state this rank updates.
   const CompactShard& shard() const { return shard_; }
 
   std::span<float> values(int kind, int chunk);          ///< chunk must be in shard()
-  std::span<bf16> low(int chunk);                        ///< bfloat16 compute copy of a chunk; empty in float32
+  /// The compute copy of a chunk in shard(), which lies there as it does in places(); null where it is the master weights.
+  std::byte* compute(int chunk);
   /// The memory that peers gather parameters from: whole (stages 0-2) or this rank's compact shard (stage 3).
   const SharedMemory& parameter_memory() const { return params_; }
-  std::size_t parameter_bytes_offset(std::size_t element) const { return element * size_of(compute_); }
   /// Whole parameters are up to date everywhere on this rank (always true where they are sharded).
   bool parameters_current() const { return parameters_current_; }
   void set_parameters_current(bool current) { parameters_current_ = current; }
@@ -67,7 +68,7 @@ class ModelState {
   /// Starting values of all that this rank holds; whole parameters too, so nothing needs to be gathered.
   void initialise(std::uint64_t seed, ThreadPool& pool);
   /// After master weights were loaded from elsewhere: brings the compute copy of the own chunks up to date.
-  void refresh_low(ThreadPool& pool);
+  void refresh_compute(ThreadPool& pool);
 
   struct Bytes {
     std::size_t parameters = 0, master = 0, optimizer = 0;
@@ -78,10 +79,10 @@ class ModelState {
   /// One thing that moves by chunk: where it lies, who holds it.
   struct Store {
     std::string name;
-    DType dtype = DType::kF32;
-    bool whole = false;      ///< every member needs every chunk
+    bool whole = false;      ///< every member needs every chunk; these are the parameters in compute
   };
   std::vector<Store> stores() const;
+  std::size_t bytes_of(const Store& store, int chunk) const;
   std::vector<int> held(const Store& store) const;       ///< chunks of it that are up to date here
 
  private:
@@ -89,12 +90,17 @@ class ModelState {
   const ParameterSet& parameters_;
   const ChunkTable& table_;
   Stage stage_;
-  DType compute_;
+  Places places_;
+  bool separate_masters_;                // from the compute copy
   std::vector<std::string> kind_names_;
   bool allocated_ = false;
   bool parameters_current_ = false;
+  // The shard's size in compute; fills compute_at_.
+  std::size_t place_compute();
+
   CompactShard shard_;
-  SharedMemory params_;                  // compute dtype
+  std::vector<std::size_t> compute_at_;  // stage 3: where chunks of the shard lie in params_, by chunk, in bytes
+  SharedMemory params_;                  // in compute
   std::vector<HostMemory> arrays_;       // by kind; arrays_[0] empty where params_ are the master weights
 };
 

@@ -1,6 +1,8 @@
 #include "bellows/runtime/parameter_set.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <sstream>
 
 #include "bellows/base/digest.h"
@@ -9,10 +11,45 @@
 
 namespace bellows {
 
+namespace {
+
+// The shortest text that reads back as the same number.
+std::string exact(double value) {
+  char buffer[32];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
+}
+
+}  // namespace
+
+std::string describe(const ParameterGroup& group) {
+  return "learning_rate_scale " + exact(group.learning_rate_scale) + ", weight_decay " +
+         (group.weight_decay ? exact(*group.weight_decay) : "of the optimizer") + ", frozen_from_step " +
+         (group.frozen_from_step ? std::to_string(*group.frozen_from_step) : "never");
+}
+
 UnitId ParameterSet::add_unit(std::string name, int backward_uses) {
   BELLOWS_CHECK_GE(backward_uses, 1);
   units_.push_back(Unit{std::move(name), total(), 0, backward_uses, {}});
   return UnitId{static_cast<int>(units_.size()) - 1};
+}
+
+void ParameterSet::add_group(ParameterGroup group) {
+  const auto refuse = [&](const std::string& what) { throw UserError("parameter group '" + group.name + "' " + what); };
+  if (group.name.empty()) throw UserError("a parameter group needs a name");
+  if (this->group(group.name)) refuse("is declared twice");
+  if (!std::isfinite(group.learning_rate_scale) || group.learning_rate_scale < 0)
+    refuse("has learning_rate_scale " + exact(group.learning_rate_scale) + "; it must be a number of at least 0");
+  if (group.weight_decay && (!std::isfinite(*group.weight_decay) || *group.weight_decay < 0))
+    refuse("has weight_decay " + exact(*group.weight_decay) + "; it must be a number of at least 0");
+  if (group.frozen_from_step && *group.frozen_from_step < 0)
+    refuse("has frozen_from_step " + std::to_string(*group.frozen_from_step) + "; it must be at least 0");
+  groups_.push_back(std::move(group));
+}
+
+const ParameterGroup* ParameterSet::group(const std::string& name) const {
+  for (const ParameterGroup& group : groups_)
+    if (group.name == name) return &group;
+  return nullptr;
 }
 
 ParamId ParameterSet::add(UnitId unit, std::string name, std::vector<std::int64_t> shape, ParameterOptions options) {
@@ -25,9 +62,18 @@ ParamId ParameterSet::add(UnitId unit, std::string name, std::vector<std::int64_
   }
   for (const Parameter& other : parameters_)
     if (other.name == name) throw UserError("two parameters are named '" + name + "'");
+  if (!options.group.empty() && !group(options.group)) {
+    std::string known;
+    for (const ParameterGroup& other : groups_) known += (known.empty() ? "" : ", ") + other.name;
+    throw UserError("parameter '" + name + "' is in the group '" + options.group + "', which is not declared" +
+                    (known.empty() ? "" : "; known: " + known));
+  }
+  if (options.dtype && *options.dtype != DType::kF32 && *options.dtype != DType::kBF16)
+    throw UserError("parameter '" + name + "' asks for " + std::string(name_of(*options.dtype)) +
+                    "; parameters are f32 or bf16 in compute");
   const ParamId id{static_cast<int>(parameters_.size())};
   Unit& home = units_.back();
-  parameters_.push_back(Parameter{std::move(name), std::move(shape), options, unit, home.count, count});
+  parameters_.push_back(Parameter{std::move(name), std::move(shape), std::move(options), unit, home.count, count});
   home.parameters.push_back(id);
   home.count += count;
   return id;
@@ -52,6 +98,22 @@ std::string ParameterSet::fingerprint() const {
     out << '}';
   }
   return out.str();
+}
+
+std::string ParameterSet::settings_fingerprint() const {
+  std::vector<const ParameterGroup*> by_name;
+  for (const ParameterGroup& group : groups_) by_name.push_back(&group);
+  std::sort(by_name.begin(), by_name.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+  std::string text;
+  for (const ParameterGroup* group : by_name) {
+    text += group->name + "(" + describe(*group) + "){";
+    for (const Parameter& p : parameters_)
+      if (p.options.group == group->name) text += p.name + ';';
+    text += '}';
+  }
+  for (const Parameter& p : parameters_)
+    if (p.options.dtype) text += p.name + ':' + std::string(name_of(*p.options.dtype)) + ';';
+  return text;
 }
 
 void ParameterSet::initialise(std::uint64_t seed, Interval range, std::span<float> out) const {

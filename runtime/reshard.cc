@@ -34,13 +34,16 @@ std::vector<int> needed_by(const ModelState& state, const ModelState::Store& sto
 
 // What must move whatever the layout: every new member ends with an even share (or with all of it, where it is whole or
 // replicated), and keeps at most the smaller of that and what it had.
-double least_elements(const ModelState& state, const std::vector<std::vector<int>>& holds, int members, bool everything) {
-  const double total = static_cast<double>(state.parameters().total());
+double least_bytes(const ModelState& state, const ModelState::Store& store, const std::vector<std::vector<int>>& holds,
+                   int members) {
+  const bool everything = store.whole || !state.stage().shards_optimizer;
+  const double total = static_cast<double>(store.whole ? state.places().total_bytes()
+                                                       : state.parameters().total() * sizeof(float));
   const double share = everything ? total : total / members;
   double moved = share * members;
   for (int rank = 0; rank < members; ++rank) {
     double held = 0;
-    for (const int c : holds[rank]) held += static_cast<double>(state.table()[c].size());
+    for (const int c : holds[rank]) held += static_cast<double>(state.bytes_of(store, c));
     moved -= std::min(share, held);
   }
   return moved;
@@ -57,10 +60,8 @@ StateTransfer plan_transfer(const ModelState& state, const std::vector<Holding>&
       needs.push_back(needed_by(state, store, to, static_cast<int>(rank)));
     }
     ReshardPlan plan = reshard_plan(holds, needs);
-    for (const Move& move : plan.moves) transfer.bytes_moved += state.table()[move.chunk].size() * size_of(store.dtype);
-    const bool everything = store.whole || !state.stage().shards_optimizer;
-    transfer.bytes_minimum += static_cast<std::uint64_t>(least_elements(state, holds, to.world_size(), everything) *
-                                                         static_cast<double>(size_of(store.dtype)));
+    for (const Move& move : plan.moves) transfer.bytes_moved += state.bytes_of(store, move.chunk);
+    transfer.bytes_minimum += static_cast<std::uint64_t>(least_bytes(state, store, holds, to.world_size()));
     if (!plan.uncovered.empty()) {
       transfer.covered = false;
       transfer.missing += (transfer.missing.empty() ? "" : ", ") + store.name + " (" +
@@ -82,17 +83,17 @@ class StateMover {
         arrays_(state.arrays_.size()) {}
 
   void move_store(const ModelState::Store& store, const ReshardPlan& plan, const std::vector<int>& kept) {
-    const std::size_t size = size_of(store.dtype);
     if (store.whole) {
       // In place: a rank with current parameters receives nothing, any other overwrites what it could not use.
-      if (!state_.allocated_ && member_) params_ = SharedMemory(state_.parameters_.total() * size);
+      if (!state_.allocated_ && member_) params_ = SharedMemory(state_.places_.total_bytes());
       std::byte* const whole = params_.size() ? params_.data() : state_.params_.data();
-      const auto place = [&](int c) { return whole + state_.table_[c].begin * size; };
-      exchange(plan, size, place, place);
+      const auto place = [&](int c) { return whole + state_.places_.of_chunk(c).begin; };
+      exchange(plan, store, place, place);
       return;
     }
+    constexpr std::size_t size = sizeof(float);
     const int kind = kind_of(store);
-    const bool shared = kind == 0 && state_.compute_ == DType::kF32;   // stage 3 in float32: peers gather from it
+    const bool shared = kind == 0 && !state_.separate_masters_;   // stage 3 in float32: peers gather from it
     if (shared)
       params_ = SharedMemory(new_shard_.size() * size);
     else
@@ -103,7 +104,7 @@ class StateMover {
     const auto to = [&](int c) { return next + new_shard_.offset(c) * size; };
     for (const int c : kept)
       if (new_shard_.holds(c)) std::memcpy(to(c), from(c), state_.table_[c].size() * size);
-    exchange(plan, size, from, to);
+    exchange(plan, store, from, to);
   }
 
   void finish(ThreadPool& pool) {
@@ -111,11 +112,10 @@ class StateMover {
     state_.arrays_ = std::move(arrays_);
     state_.shard_ = std::move(new_shard_);
     state_.allocated_ = member_;
-    if (state_.stage_.shards_parameters && state_.compute_ != DType::kF32)
-      params_ = SharedMemory(state_.shard_.size() * size_of(state_.compute_));
+    if (state_.stage_.shards_parameters && state_.separate_masters_) params_ = SharedMemory(state_.place_compute());
     if (params_.size() || !member_ || state_.stage_.shards_parameters) state_.params_ = std::move(params_);
     if (!member_) return;
-    if (state_.stage_.shards_parameters) state_.refresh_low(pool);
+    if (state_.stage_.shards_parameters) state_.refresh_compute(pool);
     state_.parameters_current_ = true;
   }
 
@@ -129,9 +129,9 @@ class StateMover {
 
   // Packs what this rank sends, exchanges, unpacks. Rounds are cut by chunk number, which everybody knows.
   template <class From, class To>
-  void exchange(const ReshardPlan& plan, std::size_t element_size, const From& from, const To& to) {
+  void exchange(const ReshardPlan& plan, const ModelState::Store& store, const From& from, const To& to) {
     std::size_t total = 0;
-    for (const Move& move : plan.moves) total += state_.table_[move.chunk].size() * element_size;
+    for (const Move& move : plan.moves) total += state_.bytes_of(store, move.chunk);
     if (total == 0) return;
     const std::size_t rounds = (total + kRoundBytes - 1) / kRoundBytes;
     const int ranks = comm_.world().world_size;
@@ -140,7 +140,7 @@ class StateMover {
       std::vector<std::vector<std::byte>> outgoing(ranks), incoming(ranks);
       for (const Move& move : plan.moves) {
         if (!in_round(move)) continue;
-        const std::size_t bytes = state_.table_[move.chunk].size() * element_size;
+        const std::size_t bytes = state_.bytes_of(store, move.chunk);
         if (move.from == me_) outgoing[move.to].insert(outgoing[move.to].end(), from(move.chunk), from(move.chunk) + bytes);
         if (move.to == me_) incoming[move.from].resize(incoming[move.from].size() + bytes);
       }
@@ -148,7 +148,7 @@ class StateMover {
       std::vector<std::size_t> at(ranks, 0);
       for (const Move& move : plan.moves) {
         if (!in_round(move) || move.to != me_) continue;
-        const std::size_t bytes = state_.table_[move.chunk].size() * element_size;
+        const std::size_t bytes = state_.bytes_of(store, move.chunk);
         std::memcpy(to(move.chunk), incoming[move.from].data() + at[move.from], bytes);
         at[move.from] += bytes;
       }

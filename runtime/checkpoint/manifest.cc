@@ -61,6 +61,22 @@ Manifest::File file_from_json(const Json& json) {
   return file;
 }
 
+Json group_to_json(const ParameterGroup& group) {
+  Json json = {{"name", group.name}, {"learning_rate_scale", group.learning_rate_scale}};
+  if (group.weight_decay) json["weight_decay"] = *group.weight_decay;
+  if (group.frozen_from_step) json["frozen_from_step"] = *group.frozen_from_step;
+  return json;
+}
+
+ParameterGroup group_from_json(const Json& json) {
+  ParameterGroup group;
+  group.name = json.at("name").get<std::string>();
+  group.learning_rate_scale = json.at("learning_rate_scale").get<double>();
+  if (json.contains("weight_decay")) group.weight_decay = json["weight_decay"].get<double>();
+  if (json.contains("frozen_from_step")) group.frozen_from_step = json["frozen_from_step"].get<std::int64_t>();
+  return group;
+}
+
 std::string fault_in_file(const Manifest::File& file, const Manifest& m) {
   const std::string in_file = " in '" + file.name + "'";
   if (file.name.empty() || file.name.find('/') != std::string::npos || file.name[0] == '.')
@@ -117,13 +133,21 @@ std::string Manifest::encode(const ParameterSet& parameters) const {
   json["model_fingerprint"] = meta.model_fingerprint;
   json["job_fingerprint"] = meta.job_fingerprint;
   json["extra"] = meta.extra;
+  if (!meta.groups.empty()) {
+    json["groups"] = Json::array();
+    for (const ParameterGroup& group : meta.groups) json["groups"].push_back(group_to_json(group));
+  }
   json["parameters"] = Json::array();
-  for (const Parameter& p : parameters.parameters())
-    json["parameters"].push_back({{"name", p.name},
-                                  {"shape", p.shape},
-                                  {"unit", parameters.unit(p.unit).name},
-                                  {"begin", parameters.unit(p.unit).begin + p.offset},
-                                  {"frozen", p.options.frozen}});
+  for (const Parameter& p : parameters.parameters()) {
+    Json entry = {{"name", p.name},
+                  {"shape", p.shape},
+                  {"unit", parameters.unit(p.unit).name},
+                  {"begin", parameters.unit(p.unit).begin + p.offset},
+                  {"frozen", p.options.frozen}};
+    if (const auto group = meta.group_of.find(p.name); group != meta.group_of.end()) entry["group"] = group->second;
+    if (p.options.dtype) entry["dtype"] = name_of(*p.options.dtype);
+    json["parameters"].push_back(std::move(entry));
+  }
   json["files"] = Json::array();
   for (const File& file : files) json["files"].push_back(file_to_json(file));
   const std::string sum = checksum(json.dump());
@@ -151,6 +175,10 @@ Result<Manifest> Manifest::decode(const std::string& text) {
     m.meta.job_fingerprint = json.at("job_fingerprint").get<std::string>();
     m.meta.extra = json.at("extra").get<std::string>();
     m.elements = unsigned_number(json.at("elements"));
+    if (json.contains("groups"))
+      for (const Json& group : json["groups"]) m.meta.groups.push_back(group_from_json(group));
+    for (const Json& p : json.at("parameters"))
+      if (p.contains("group")) m.meta.group_of[p.at("name").get<std::string>()] = p["group"].get<std::string>();
     for (const Json& file : json.at("files")) m.files.push_back(file_from_json(file));
     if (const std::string fault = fault_in(m); !fault.empty()) return failure(fault);
     return m;

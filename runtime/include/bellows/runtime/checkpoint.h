@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,8 @@ struct CheckpointMeta {
   std::string optimizer;           ///< Optimizer::name()
   std::vector<std::string> kinds;  ///< sharded float32 arrays: "master", then the optimizer's states
   std::string extra;               ///< JSON text of the writer's own (data position, sampler, ...)
+  std::vector<ParameterGroup> groups = {};           ///< in the writer's order, which means nothing
+  std::map<std::string, std::string> group_of = {};  ///< by parameter, those that are in one
 };
 
 /// A run of elements that this rank writes: elements `range` of the model's index space of one kind.

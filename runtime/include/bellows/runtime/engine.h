@@ -29,6 +29,8 @@ struct EngineOptions {
   std::uint64_t seed = 1;                 ///< of the starting values
   Schedule schedule;                      ///< learning rate by update
   int max_skipped_in_a_row = 20;          ///< steps with non-finite gradients before the run gives up
+  /// Loading: go on with this job's groups where the checkpoint has others. Otherwise a difference is a UserError.
+  bool accept_changed_groups = false;
   std::string job_fingerprint;            ///< of data and whatever else the trainer's numbers depend on
 
   std::int64_t global_batch() const {
@@ -115,7 +117,7 @@ class Engine {
     std::string optimizer;                ///< xxh64 of the optimizer's arrays in canonical order
   };
   Digests digests();
-  /// Compute-dtype parameters of the whole model on rank 0 (empty elsewhere).
+  /// Parameters of the whole model on rank 0 (empty elsewhere), one after another, each in its dtype in compute.
   std::vector<std::byte> gather_parameters();
   Result<std::string> save(Checkpointer& checkpointer, const std::string& extra);
 

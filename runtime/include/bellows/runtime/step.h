@@ -1,8 +1,10 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "bellows/base/dtype.h"
 #include "bellows/runtime/parameter_set.h"
 #include "bellows/runtime/time_accounts.h"
 
@@ -10,6 +12,12 @@ namespace bellows {
 
 class Engine;
 class MicroBatch;
+
+/// Where a parameter lies among its unit's in compute, and as what.
+struct ParameterPlace {
+  DType dtype = DType::kF32;
+  std::size_t offset = 0;   ///< in bytes
+};
 
 /// A stretch of the trainer's code in which one unit is present: parameters are gathered on entry and may be released on
 /// exit; at the end of its last backward use the reduction of its gradient starts.
@@ -20,13 +28,22 @@ class UnitUse {
   UnitUse(UnitUse&& other) noexcept;
   UnitUse& operator=(UnitUse&&) = delete;
 
-  /// The unit's flat parameters in the compute dtype (float or bf16): element 0 of the unit.
-  const void* params() const { return params_; }
+  /// The unit's flat parameters in the compute dtype (float or bf16): element 0 of the unit. Throws UserError for a unit
+  /// of parameters in different dtypes, which have no common array.
+  const void* params() const {
+    if (mixed_) refuse_params();
+    return params_;
+  }
+  /// One parameter; T is its dtype in compute. Throws UserError, naming it and both types, if T is another.
   template <class T>
   std::span<const T> param(ParamId id) const {
     const Parameter& p = parameters_->parameter(id);
-    return {static_cast<const T*>(params_) + p.offset, p.count};
+    if (p.unit.index != unit_index_ || places_[id.index].dtype != dtype_of<T>()) refuse_param(id, dtype_of<T>());
+    if (p.count == 0) return {};
+    return {reinterpret_cast<const T*>(static_cast<const std::byte*>(params_) + places_[id.index].offset), p.count};
   }
+  /// Of a parameter in compute: the run's precision, or what it asked for.
+  DType dtype(ParamId id) const { return places_[id.index].dtype; }
   /// Backward only: the unit's flat float32 gradient of this lane (sum over its tokens, not a mean).
   /// If `accumulate()` is false the memory is undefined and must be overwritten whole; else it is added to.
   float* grads() const { return grads_; }
@@ -43,6 +60,10 @@ class UnitUse {
   UnitUse() = default;
   Engine* engine_ = nullptr;
   const ParameterSet* parameters_ = nullptr;
+  [[noreturn]] void refuse_params() const;
+  [[noreturn]] void refuse_param(ParamId id, DType wanted) const;
+  const ParameterPlace* places_ = nullptr;   // by parameter
+  bool mixed_ = false;
   const Unit* unit_ = nullptr;
   int unit_index_ = -1;
   bool backward_ = false;
