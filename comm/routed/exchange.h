@@ -108,6 +108,8 @@ struct Exchange {
   bool asynchronous = false;
   int open_waves_end = 0;  // waves before it have been opened
   int finished_waves = 0;
+  int tasks_left = 0;
+  std::vector<std::size_t> sending;  // bytes under way, by rank
   std::vector<int> pending_receives, pending_sends, ready_sends, ready_tasks;
   bool asked = false;      // peers have been told that this call waits
   std::vector<bool> here;  // by rank: has answered that it waits in this call too

@@ -311,6 +311,8 @@ void Router::adopt() {
   }
   for (auto& exchange : fresh) {
     exchange->moved_at = now_ns();
+    exchange->tasks_left = static_cast<int>(exchange->tasks.size());
+    exchange->sending.assign(world_.world_size, 0);
     for (Exchange::Wave& wave : exchange->waves)
       wave.open_parts = static_cast<int>(wave.receives.size() + wave.tasks.size() + wave.sends.size());
     const auto place = std::upper_bound(active_.begin(), active_.end(), exchange, [](const auto& a, const auto& b) {
@@ -399,6 +401,7 @@ bool Router::advance(Exchange& x) {
     }
     moved = true;
     if (class_of(x) == 0) sending_[s.peer] -= s.bytes;
+    x.sending[s.peer] -= s.bytes;
     part_over(x, s.wave);
     x.pending_sends[i] = x.pending_sends.back();
     x.pending_sends.pop_back();
@@ -416,15 +419,22 @@ void Router::note_trouble(Exchange& x, const char* direction, int peer, const Tr
   ask(x);
 }
 
+// Later calls share a limit for each peer; the oldest has one of its own, since its peers may take in nothing of the
+// later ones before they are through with it.
 void Router::start_sends(Exchange& x) {
   const bool usual = class_of(x) == 0;
+  const bool oldest = std::none_of(active_.begin(), active_.end(), [&](const auto& other) {
+    return class_of(*other) == class_of(x) && other->number < x.number;
+  });
   for (std::size_t i = 0; i < x.ready_sends.size();) {
     Exchange::Send& s = x.sends[x.ready_sends[i]];
-    if (usual && sending_[s.peer] > 0 && sending_[s.peer] + s.bytes > kSendingAtOnce) {
+    const std::size_t under_way = oldest ? x.sending[s.peer] : sending_[s.peer];
+    if (usual && under_way > 0 && under_way + s.bytes > kSendingAtOnce) {
       ++i;
       continue;
     }
     if (usual) sending_[s.peer] += s.bytes;
+    x.sending[s.peer] += s.bytes;
     const std::byte* const data = s.data ? s.data : x.waves[s.wave].scratch + s.scratch;
     wire_->send(s.peer, {x.tag, s.key}, {data, s.bytes}, s.transfer);
     x.pending_sends.push_back(x.ready_sends[i]);
@@ -432,10 +442,16 @@ void Router::start_sends(Exchange& x) {
   }
 }
 
+// Tasks of one priority run in the order of their calls: a call may add to what the one before it has left (carries).
 bool Router::run_one_task() {
+  std::optional<int> behind;  // tasks of this priority must wait
   for (auto& exchange : active_) {
     Exchange& x = *exchange;
-    if (x.ready_tasks.empty()) continue;
+    if (behind == x.priority) continue;
+    if (x.ready_tasks.empty()) {
+      if (x.tasks_left > 0) behind = x.priority;
+      continue;
+    }
     const int index = x.ready_tasks.front();
     x.ready_tasks.erase(x.ready_tasks.begin());
     Exchange::Task& task = x.tasks[index];
@@ -461,6 +477,7 @@ bool Router::run_one_task() {
       wire_->release(r.peer, r.transfer);
       part_over(x, r.wave);
     }
+    --x.tasks_left;
     part_over(x, task.wave);
     return true;
   }

@@ -122,10 +122,13 @@ void rounds_with_carry(Communicator& comm, Arena& arena, int lanes, std::size_t 
     for (std::size_t level = 0; level < spans.size(); ++level) pieces.push_back({spans[level], levels[level].data()});
     return pieces;
   };
+  // All rounds are under way at once: each adds to what the one before it leaves.
   const int rounds = (lanes + world_size - 1) / world_size;
+  const std::size_t stride = (count * sizeof(T) + 63) / 64 * 64;
+  std::vector<Work> works;
   for (int t = 0; t < rounds; ++t) {
     const int lane = t * world_size + rank;
-    for (std::size_t i = 0; i < count && lane < lanes; ++i) arena.at<T>(0)[i] = T(lane_value(lane, i));
+    for (std::size_t i = 0; i < count && lane < lanes; ++i) arena.at<T>(t * stride)[i] = T(lane_value(lane, i));
     ReduceScatterArgs args;
     args.window = arena.window;
     for (int r = 0; r < world_size; ++r)
@@ -134,14 +137,15 @@ void rounds_with_carry(Communicator& comm, Arena& arena, int lanes, std::size_t 
     args.complete = t + 1 == rounds;
     std::vector<LaneSpan> spans;
     for (int l = t * world_size; l < std::min(lanes, (t + 1) * world_size); ++l) {
-      args.pieces.push_back({l - t * world_size, {l, 1}, 0});
+      args.pieces.push_back({l - t * world_size, {l, 1}, t * stride});
       spans.push_back({l, 1});
     }
     args.carry = places(carry);
     carry = result_spans(carry, spans, args.complete);
     args.results = places(carry);
-    comm.reduce_scatter(args).wait();
+    works.push_back(comm.reduce_scatter(args));
   }
+  for (const Work& work : works) work.wait();
   check_sums("rounds with carry", mine, levels[0], expected);
 }
 

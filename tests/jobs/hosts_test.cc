@@ -274,7 +274,7 @@ TEST_F(SeveralHosts, LoseARankOfAnotherHostAndGoOn) {
   ASSERT_EQ(::kill(victim, SIGKILL), 0);
   const Metrics metrics = job.end("one rank killed: ");
   EXPECT_THAT(job.said(), HasSubstr("was killed by signal 9"));
-  expect_same(metrics, undisturbed(60, "fp32"), "a rank of another host killed");
+  expect_same(metrics, undisturbed(60, "fp32"), "a rank of another host killed: " + job.said());
 }
 
 }  // namespace
