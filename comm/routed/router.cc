@@ -159,7 +159,11 @@ void Router::close() {
   if (!idle) {
     exclusively([&] {
       adopt();
-      const std::string what = active_.empty() ? "communicator" : active_.front()->what;
+      if (active_.empty()) {  // the last one has just been finished
+        idle = true;
+        return;
+      }
+      const std::string what = active_.front()->what;
       fail({CommError::Kind::kPeerLost,
             what,
             {world_.rank},
