@@ -62,7 +62,9 @@ int run_benchmark(CollectivesOptions& options) {
 int bench_collectives_main(int argc, char** argv) {
   CollectivesOptions options;
   std::vector<std::string> names = {"auto"};
-  for (const TransportInfo& info : transports()) names.push_back(info.name);
+  // Those between GPUs move device windows; this benchmark's are in host memory (scripts/gpu-check.sh measures the others).
+  for (const TransportInfo& info : transports())
+    if (info.name != "nccl" && info.name != "cuda-ipc") names.push_back(info.name);
   CLI::App app(
       "Measure collectives on windows (zero-copy), between ranks that it starts on this host, or, started by bellows "
       "run "
