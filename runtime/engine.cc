@@ -437,8 +437,7 @@ void Engine::Impl::update(const StepResult& result, double tokens) {
       slice.grads = sum.subspan(part.begin, n);
       for (int kind = 1; kind < state.kinds(); ++kind)
         slice.state[kind - 1] = state.values(kind, chunk).subspan(part.begin, n);
-      std::byte* const at = compute ? compute + (places.byte_of(table[chunk].begin + part.begin) - places.of_chunk(chunk).begin)
-                                    : nullptr;
+      std::byte* const at = compute ? compute + places.within_chunk(chunk, table[chunk].begin + part.begin) : nullptr;
       if (at && rule.dtype == DType::kBF16) slice.low = {reinterpret_cast<bf16*>(at), n};
       optimizer->update(slice, hypers[part.rule]);
       if (at && rule.dtype == DType::kF32) std::memcpy(at, slice.params.data(), n * sizeof(float));
@@ -504,10 +503,9 @@ AccountScope MicroBatch::data_wait() {
 }
 
 UnitUse::UnitUse(UnitUse&& other) noexcept
-    : engine_(std::exchange(other.engine_, nullptr)), parameters_(other.parameters_),
-      places_(other.places_), mixed_(other.mixed_), unit_(other.unit_),
-      unit_index_(other.unit_index_), backward_(other.backward_), accumulate_(other.accumulate_),
-      params_(other.params_), grads_(other.grads_) {}
+    : engine_(std::exchange(other.engine_, nullptr)), parameters_(other.parameters_), places_(other.places_),
+      unit_(other.unit_), unit_index_(other.unit_index_), mixed_(other.mixed_), backward_(other.backward_),
+      accumulate_(other.accumulate_), params_(other.params_), grads_(other.grads_) {}
 UnitUse::~UnitUse() {
   if (engine_) engine_->impl_->exit_unit(unit_index_, backward_);
 }
@@ -523,8 +521,8 @@ void UnitUse::refuse_param(ParamId id, DType wanted) const {
   if (p.unit.index != unit_index_)
     throw UserError("parameter '" + p.name + "' was asked for in a scope of unit '" + unit_->name +
                     "'; it is in unit '" + parameters_->unit(p.unit).name + "'");
-  throw UserError("parameter '" + p.name + "' is " + std::string(name_of(dtype(id))) + " in compute, but was asked for as " +
-                  std::string(name_of(wanted)));
+  throw UserError("parameter '" + p.name + "' is " + std::string(name_of(dtype(id))) +
+                  " in compute, but was asked for as " + std::string(name_of(wanted)));
 }
 void UnitUse::zero_grads_if_new() {
   if (accumulate_) return;

@@ -23,7 +23,8 @@ class Gather {
   void attach(Communicator& comm, const ShardLayout& layout);
   void detach();
 
-  /// Parameters of `unit` in compute, laid out as Places says, valid until the matching release. `evaluating` picks the recorded order.
+  /// Parameters of `unit` in compute, laid out as Places says, valid until the matching release. `evaluating` picks the
+  /// recorded order.
   const void* acquire(int unit, bool evaluating);
   void release(int unit);
   void start_micro_batch();

@@ -57,7 +57,7 @@ class ModelState {
   const CompactShard& shard() const { return shard_; }
 
   std::span<float> values(int kind, int chunk);          ///< chunk must be in shard()
-  /// The compute copy of a chunk in shard(), which lies there as it does in places(); null where it is the master weights.
+  /// The compute copy of a chunk in shard(), laid out as places() says; null where it is the master weights.
   std::byte* compute(int chunk);
   /// The memory that peers gather parameters from: whole (stages 0-2) or this rank's compact shard (stage 3).
   const SharedMemory& parameter_memory() const { return params_; }

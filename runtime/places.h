@@ -39,6 +39,10 @@ class Places {
   const std::vector<ParameterPlace>& parameters() const { return parameters_; }
   /// Where `element` of the index space begins.
   std::size_t byte_of(std::size_t element) const;
+  /// How far behind the first byte of `chunk` that is.
+  std::size_t within_chunk(std::size_t chunk, std::size_t element) const {
+    return byte_of(element) - chunks_[chunk].begin;
+  }
   /// The first byte from `at` on where `chunk` may lie in a compact shard: float32 keeps its alignment.
   std::size_t compact(std::size_t at, std::size_t chunk) const {
     return mixed_ ? at + ((chunks_[chunk].begin - at) & 3) : at;

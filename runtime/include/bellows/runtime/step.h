@@ -58,14 +58,14 @@ class UnitUse {
  private:
   friend class Engine;
   UnitUse() = default;
-  Engine* engine_ = nullptr;
-  const ParameterSet* parameters_ = nullptr;
   [[noreturn]] void refuse_params() const;
   [[noreturn]] void refuse_param(ParamId id, DType wanted) const;
+  Engine* engine_ = nullptr;
+  const ParameterSet* parameters_ = nullptr;
   const ParameterPlace* places_ = nullptr;   // by parameter
-  bool mixed_ = false;
   const Unit* unit_ = nullptr;
   int unit_index_ = -1;
+  bool mixed_ = false;
   bool backward_ = false;
   bool accumulate_ = false;
   const void* params_ = nullptr;
