@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <optional>
 #include <stdexcept>
 
 #include "bellows/base/error.h"
@@ -196,6 +197,8 @@ class RoutedCommunicator final : public Communicator {
   std::deque<RoutedWindow> windows_;
 };
 
+constexpr const char* kNoCosts = "no costs: ";
+
 /// Ranks per core on the host where most share one.
 double crowding(const std::vector<Introduction>& ranks) {
   std::map<std::string, std::vector<std::string>> cores;
@@ -242,12 +245,18 @@ std::unique_ptr<Communicator> connect_routed(const World& world, Bootstrap& boot
   }
   auto lifelines = std::make_unique<Lifelines>(world, options.bind);
 
-  // What rank 0 knows of costs is what all choose by.
-  CollectiveCosts known = built_in_costs(name);
-  if (world.rank == 0 && options.algorithm == "auto")
-    known = load_costs(options.calibration.empty() ? default_calibration_path() : options.calibration, name)
-                .value_or(known);
-  const std::string mine = lifelines->address() + "\n" + encode(known) + "\n" + wire->address();
+  // What rank 0 knows of costs is what all choose by; that it cannot read its file is told to all instead.
+  std::string known;
+  try {
+    std::optional<CollectiveCosts> measured;
+    if (world.rank == 0 && options.algorithm == "auto")
+      measured = load_costs(options.calibration.empty() ? default_calibration_path() : options.calibration, name);
+    known = encode(measured.value_or(built_in_costs(name)));
+  } catch (const UserError& error) {
+    known = std::string(kNoCosts) + error.what();
+    std::replace(known.begin(), known.end(), '\n', ' ');
+  }
+  const std::string mine = lifelines->address() + "\n" + known + "\n" + wire->address();
   std::vector<std::string> lines, costs, wires;
   for (const std::string& blob : bootstrap.exchange(world, "connect routes", mine, deadline)) {
     const std::size_t line_end = blob.find('\n'), end = blob.find('\n', line_end + 1);
@@ -257,6 +266,7 @@ std::unique_ptr<Communicator> connect_routed(const World& world, Bootstrap& boot
     costs.push_back(blob.substr(line_end + 1, end - line_end - 1));
     wires.push_back(blob.substr(end + 1));
   }
+  if (costs[0].starts_with(kNoCosts)) throw UserError("rank 0: " + costs[0].substr(std::strlen(kNoCosts)));
   lifelines->connect(lines, deadline);
   try {
     wire->connect(wires);

@@ -4,8 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "bellows/base/error.h"
+#include "bellows/comm/communicator.h"
+#include "ranks.h"
 #include "routed/selection.h"
 
 namespace bellows {
@@ -170,6 +173,29 @@ TEST_F(CalibrationFile, ThatIsNoneIsNamed) {
       EXPECT_NE(std::string(error.what()).find(path_), std::string::npos) << error.what();
     }
   }
+}
+
+TEST_F(CalibrationFile, ThatRankZeroCannotReadIsToldToEveryRankAtOnce) {
+  store_costs(path_, "inproc", round_figures());
+  std::ofstream(path_) << "{";
+  InprocBootstrap bootstrap;
+  CommOptions options;
+  options.transport = "ucx";
+  options.calibration = path_;
+  options.connect_timeout_s = 20;
+  if (const std::string why = not_covered("ucx", 3); !why.empty()) GTEST_SKIP() << why;
+  std::vector<std::string> said(3);
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 3; ++r)
+    ranks.emplace_back([&, r] {
+      try {
+        connect(World{r, 3, r, 3, 1}, bootstrap, options);
+      } catch (const std::exception& error) {
+        said[r] = error.what();
+      }
+    });
+  for (auto& rank : ranks) rank.join();
+  for (const std::string& text : said) EXPECT_NE(text.find(path_), std::string::npos) << text;
 }
 
 TEST(CollectiveCosts, TravelWithoutLoss) {
