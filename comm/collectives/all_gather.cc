@@ -2,6 +2,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "collectives/arguments.h"
 #include "collectives/windows.h"
 #include "copy.h"
 
@@ -17,7 +18,9 @@ class AllGather {
         args_(std::move(args)),
         element_(size_of(args_.dtype)),
         destination_(args_.destination ? static_cast<std::byte*>(args_.destination) : window.own + args_.offset) {
-    check();
+    check_all_gather(args_, group.world().rank, window.bytes);
+    for (const AllGatherArgs::Owned& owned : args_.owned) total_ += owned.interval.size();
+    streaming_ = bytes() >= kStreamingCopyBytes;
   }
 
   /// Small intervals travel with the announcement: a rank is done as soon as it has everybody's.
@@ -29,8 +32,8 @@ class AllGather {
     const int me = group_.world().rank;
     for (const AllGatherArgs::Owned& owned : args_.owned)
       if (owned.rank == me)
-        payload_.insert(payload_.end(), window_.own + source_offset(owned),
-                        window_.own + source_offset(owned) + owned.interval.size() * element_);
+        payload_.insert(payload_.end(), window_.own + source_offset(args_, owned),
+                        window_.own + source_offset(args_, owned) + owned.interval.size() * element_);
     call.payload = payload_;
     call.eager = true;
     call_ = &call;
@@ -54,7 +57,7 @@ class AllGather {
     for (const AllGatherArgs::Owned& owned : args_.owned) {
       if (owned.rank != rank) continue;
       std::byte* const to = destination_ + (owned.interval.begin - args_.origin) * element_;
-      const std::byte* const from = window_.base[rank] + source_offset(owned);
+      const std::byte* const from = window_.base[rank] + source_offset(args_, owned);
       const std::size_t bytes = owned.interval.size() * element_;
       if (to == from) continue;
       for (std::size_t at = 0; at < bytes; at += kStretch) {
@@ -69,54 +72,18 @@ class AllGather {
   /// What `rank`, this one, owns stands where it is to go.
   bool in_place(int rank) const {
     return std::all_of(args_.owned.begin(), args_.owned.end(), [&](const AllGatherArgs::Owned& owned) {
-      return owned.rank != rank ||
-             window_.own + source_offset(owned) == destination_ + (owned.interval.begin - args_.origin) * element_;
+      return owned.rank != rank || window_.own + source_offset(args_, owned) ==
+                                       destination_ + (owned.interval.begin - args_.origin) * element_;
     });
   }
 
-  std::uint64_t signature() const {
-    Signature signature;
-    signature.add(args_.window.id, args_.offset, args_.origin, args_.dtype, args_.priority);
-    for (const AllGatherArgs::Owned& owned : args_.owned)
-      signature.add(owned.rank, owned.interval.begin, owned.interval.end, owned.source_offset);
-    return signature.value();
-  }
+  std::uint64_t signature() const { return signature_of(args_).value(); }
   std::uint64_t bytes() const { return total_ * element_; }
   int priority() const { return args_.priority; }
   const char* what() const { return args_.what; }
 
  private:
   static constexpr std::size_t kStretch = std::size_t{256} << 10;  // bytes that are copied in about 10 microseconds
-
-  std::size_t source_offset(const AllGatherArgs::Owned& owned) const {
-    return owned.source_offset != AllGatherArgs::npos ? owned.source_offset
-                                                      : args_.offset + (owned.interval.begin - args_.origin) * element_;
-  }
-
-  void check() {
-    const auto fail = [&](const std::string& why) {
-      throw std::invalid_argument(std::string(args_.what) + ": " + why);
-    };
-    std::size_t at = args_.origin;
-    for (const AllGatherArgs::Owned& owned : args_.owned) {
-      check_interval(args_.what, owned.interval, at);
-      at = owned.interval.end;
-      total_ += owned.interval.size();
-      if (owned.rank < 0 || owned.rank >= group_.world().world_size)
-        fail("interval of rank " + std::to_string(owned.rank) + " in a world of " +
-             std::to_string(group_.world().world_size));
-      const std::size_t needed = source_offset(owned) + owned.interval.size() * element_;
-      if (owned.interval.size() > 0 && needed > window_.bytes[owned.rank])
-        fail("elements up to " + std::to_string(owned.interval.end) + " need " + std::to_string(needed) +
-             " bytes of the window of rank " + std::to_string(owned.rank) + ", which has " +
-             std::to_string(window_.bytes[owned.rank]));
-    }
-    const std::size_t end = args_.offset + (at - args_.origin) * element_;
-    if (total_ > 0 && !args_.destination && end > window_.bytes[group_.world().rank])
-      fail("elements up to " + std::to_string(at) + " do not fit into this rank's own window of " +
-           std::to_string(window_.bytes[group_.world().rank]) + " bytes");
-    streaming_ = bytes() >= kStreamingCopyBytes;
-  }
 
   Group& group_;
   const MappedWindow& window_;

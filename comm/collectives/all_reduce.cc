@@ -2,6 +2,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "collectives/arguments.h"
 #include "collectives/eager.h"
 #include "collectives/fold_stretch.h"
 #include "collectives/windows.h"
@@ -21,10 +22,13 @@ class AllReduce {
         destination_(destination),
         args_(std::move(args)),
         element_(size_of(args_.dtype)),
-        mine_(intervals_of(args_.owned, group.world().rank)) {
-    std::sort(args_.pieces.begin(), args_.pieces.end(),
-              [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
-    check();
+        checked_(check_all_reduce(args_, window.bytes, destination.bytes)),
+        mine_(checked_.owned[group.world().rank]),
+        program_(checked_.program) {
+    if (args_.sums != destination_.own + args_.offset)
+      throw std::invalid_argument(std::string(args_.what) + ": `sums` is not where `destination` and `offset` point");
+    for (const OwnedInterval& owned : args_.owned) total_ += owned.interval.size();
+    for (const Interval& interval : mine_) mine_bytes_ += interval.size() * element_;
     eager_.emplace(args_.pieces, args_.owned, element_, group.world().world_size, group.eager_bytes(), false);
   }
 
@@ -62,17 +66,13 @@ class AllReduce {
   std::uint64_t signature() const {
     Signature signature;
     signature.add(args_.window.id, args_.destination.id, args_.origin, args_.offset, args_.dtype, args_.priority);
-    for (const LanePiece& piece : args_.pieces)
-      signature.add(piece.rank, piece.lanes.first, piece.lanes.count, piece.offset);
-    for (const OwnedInterval& owned : args_.owned) signature.add(owned.rank, owned.interval.begin, owned.interval.end);
+    signature.add_pieces(args_.pieces, args_.owned);
     return signature.value();
   }
   std::uint64_t bytes() const { return total_ * element_; }
   const AllReduceArgs& args() const { return args_; }
 
  private:
-  void fail(const std::string& why) const { throw std::invalid_argument(std::string(args_.what) + ": " + why); }
-
   void add_up_brought() {
     std::uint64_t from_peers = 0;
     std::vector<const std::byte*> sources(args_.pieces.size());
@@ -92,46 +92,16 @@ class AllReduce {
     group_.count_bytes_from_peers(from_peers);
   }
 
-  void check() {
-    if (args_.dtype != DType::kF32 && args_.dtype != DType::kBF16 && args_.dtype != DType::kF16)
-      fail("cannot add elements of type " + std::string(name_of(args_.dtype)));
-    const int world_size = group_.world().world_size;
-    std::size_t end = args_.origin;
-    for (const OwnedInterval& owned : args_.owned) {
-      check_interval(args_.what, owned.interval, end);
-      if (owned.rank < 0 || owned.rank >= world_size)
-        fail("interval of rank " + std::to_string(owned.rank) + " in a world of " + std::to_string(world_size));
-      end = owned.interval.end;
-      total_ += owned.interval.size();
-      if (owned.rank == group_.world().rank) mine_bytes_ += owned.interval.size() * element_;
-    }
-    const auto check_room = [&](const char* whose, const MappedWindow& window, int rank, std::size_t offset) {
-      const std::size_t needed = total_ == 0 ? 0 : offset + (end - args_.origin) * element_;
-      if (needed > window.bytes[rank])
-        fail("elements up to " + std::to_string(end) + " need " + std::to_string(needed) + " bytes of the " + whose +
-             " of rank " + std::to_string(rank) + ", which has " + std::to_string(window.bytes[rank]));
-    };
-    std::vector<LaneSpan> spans;
-    for (const LanePiece& piece : args_.pieces) {
-      if (piece.rank < 0 || piece.rank >= world_size)
-        fail("piece of rank " + std::to_string(piece.rank) + " in a world of " + std::to_string(world_size));
-      check_room("window", window_, piece.rank, piece.offset);
-      spans.push_back(piece.lanes);
-    }
-    for (int r = 0; r < world_size; ++r) check_room("destination", destination_, r, args_.offset);
-    if (args_.sums != destination_.own + args_.offset) fail("`sums` is not where `destination` and `offset` point");
-    program_ = make_fold(spans, true);
-  }
-
   Group& group_;
   const MappedWindow& window_;
   const MappedWindow& destination_;
   AllReduceArgs args_;
   const std::size_t element_;
-  const std::vector<Interval> mine_;
+  const CheckedReduction checked_;
+  const std::vector<Interval>& mine_;
   std::size_t total_ = 0;
   std::size_t mine_bytes_ = 0;
-  FoldProgram program_;
+  const FoldProgram& program_;
   std::optional<EagerPieces> eager_;
   std::vector<std::byte> payload_;
   Call* call_ = nullptr;  // if it brings the pieces; it owns this object

@@ -2,6 +2,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "collectives/arguments.h"
 #include "collectives/eager.h"
 #include "collectives/fold_stretch.h"
 #include "collectives/windows.h"
@@ -19,10 +20,10 @@ class ReduceScatter {
         window_(window),
         args_(std::move(args)),
         element_(size_of(args_.dtype)),
-        mine_(intervals_of(args_.owned, group.world().rank)) {
-    std::sort(args_.pieces.begin(), args_.pieces.end(),
-              [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
-    check();
+        checked_(check_reduce_scatter(args_, group.world().rank, window.bytes)),
+        mine_(checked_.owned[group.world().rank]),
+        program_(checked_.program) {
+    for (const Interval& interval : mine_) owned_ += interval.size();
     eager_.emplace(args_.pieces, args_.owned, element_, group.world().world_size, group.eager_bytes(), true);
   }
 
@@ -52,56 +53,12 @@ class ReduceScatter {
     group_.count_bytes_from_peers(from_peers);
   }
 
-  std::uint64_t signature() const {
-    Signature signature;
-    signature.add(args_.window.id, args_.origin, args_.complete, args_.dtype, args_.priority);
-    for (const LanePiece& piece : args_.pieces)
-      signature.add(piece.rank, piece.lanes.first, piece.lanes.count, piece.offset);
-    for (const OwnedInterval& owned : args_.owned) signature.add(owned.rank, owned.interval.begin, owned.interval.end);
-    return signature.value();
-  }
+  std::uint64_t signature() const { return signature_of(args_).value(); }
   std::uint64_t bytes() const { return owned_ * element_; }
   int priority() const { return args_.priority; }
   const char* what() const { return args_.what; }
 
  private:
-  void fail(const std::string& why) const { throw std::invalid_argument(std::string(args_.what) + ": " + why); }
-
-  void check() {
-    if (args_.dtype != DType::kF32 && args_.dtype != DType::kBF16 && args_.dtype != DType::kF16)
-      fail("cannot add elements of type " + std::string(name_of(args_.dtype)));
-    std::size_t at = args_.origin;
-    for (const Interval& interval : mine_) {
-      check_interval(args_.what, interval, at);
-      at = interval.end;
-      owned_ += interval.size();
-    }
-    for (const LanePiece& piece : args_.pieces) {
-      if (piece.rank < 0 || piece.rank >= group_.world().world_size)
-        fail("piece of rank " + std::to_string(piece.rank) + " in a world of " +
-             std::to_string(group_.world().world_size));
-      const std::size_t needed = owned_ == 0 ? 0 : piece.offset + (at - args_.origin) * element_;
-      if (needed > window_.bytes[piece.rank])
-        fail("elements up to " + std::to_string(at) + " need " + std::to_string(needed) +
-             " bytes of the window of rank " + std::to_string(piece.rank) + ", which has " +
-             std::to_string(window_.bytes[piece.rank]));
-    }
-    std::vector<LaneSpan> spans;
-    for (const LocalPiece& carry : args_.carry) spans.push_back(carry.lanes);
-    for (const LanePiece& piece : args_.pieces) spans.push_back(piece.lanes);
-    program_ = make_fold(spans, args_.complete);
-    if (args_.results.size() != program_.spans.size())
-      fail(std::to_string(args_.results.size()) + " results given, " + std::to_string(program_.spans.size()) +
-           " subtrees are left");
-    for (std::size_t r = 0; r < args_.results.size(); ++r)
-      if (args_.results[r].lanes != program_.spans[r])
-        fail("result " + std::to_string(r) + " is of lanes [" + std::to_string(program_.spans[r].first) + ", " +
-             std::to_string(program_.spans[r].end()) + "), not of those given");
-    for (const auto* pieces : {&args_.carry, &args_.results})
-      for (const LocalPiece& piece : *pieces)
-        if (owned_ > 0 && piece.data == nullptr) fail("a carry or result has no memory");
-  }
-
   std::byte* local(const LocalPiece& piece, std::size_t element, std::size_t compact) const {
     return static_cast<std::byte*>(piece.data) + (piece.in_place ? element - args_.origin : compact) * element_;
   }
@@ -151,9 +108,10 @@ class ReduceScatter {
   const MappedWindow& window_;
   ReduceScatterArgs args_;
   const std::size_t element_;
-  const std::vector<Interval> mine_;
+  const CheckedReduction checked_;
+  const std::vector<Interval>& mine_;
+  const FoldProgram& program_;
   std::size_t owned_ = 0;
-  FoldProgram program_;
   std::optional<EagerPieces> eager_;
   std::vector<std::byte> payload_;
   Call* call_ = nullptr;  // if it brings the pieces; it owns this object

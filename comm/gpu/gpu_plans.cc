@@ -3,26 +3,11 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "collectives/windows.h"
+#include "collectives/arguments.h"
 #include "routed/segments.h"
 
 namespace bellows {
 namespace {
-
-[[noreturn]] void fail(const char* what, const std::string& why) {
-  throw std::invalid_argument(std::string(what) + ": " + why);
-}
-
-void check_rank(const char* what, int rank, int world_size) {
-  if (rank < 0 || rank >= world_size)
-    fail(what, "rank " + std::to_string(rank) + " in a world of " + std::to_string(world_size));
-}
-
-void check_fits(const char* what, const GpuPlace& place, int rank, std::size_t needed) {
-  if (needed > place.window_bytes[rank])
-    fail(what, std::to_string(needed) + " bytes are needed of the window of rank " + std::to_string(rank) +
-                   ", which has " + std::to_string(place.window_bytes[rank]));
-}
 
 GpuMemory in_window(int rank, std::size_t offset) { return {GpuMemory::kWindow, rank, offset, nullptr}; }
 GpuMemory in_scratch(std::size_t offset) { return {GpuMemory::kScratch, 0, offset, nullptr}; }
@@ -41,17 +26,16 @@ class ReduceScatterPlan {
                     GpuReduceScatter& plan)
       : place_(place),
         args_(args),
-        pieces_(args.pieces),
+        checked_(check_reduce_scatter(args_, place.rank, place.window_bytes)),
+        pieces_(args_.pieces),
+        owned_(checked_.owned),
         by_messages_(access == GpuAccess::kMessages),
         n_(place.world_size()),
         me_(place.rank),
         element_(size_of(args.dtype)),
         plan_(plan) {
-    std::sort(pieces_.begin(), pieces_.end(),
-              [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
-    check();
     plan_.dtype = args.dtype;
-    plan_.signature = signature();
+    plan_.signature = signature_of(args_).add(by_messages_).value();
     gather_spans();
     cut(wave_bytes);
     for (std::size_t s = 0; s < waves_; ++s) add_wave(s);
@@ -59,37 +43,6 @@ class ReduceScatterPlan {
   }
 
  private:
-  void check() {
-    if (args_.dtype != DType::kF32 && args_.dtype != DType::kBF16 && args_.dtype != DType::kF16)
-      fail(args_.what, "cannot add elements of type " + std::string(name_of(args_.dtype)));
-    owned_.resize(n_);
-    std::size_t last = args_.origin;
-    for (const OwnedInterval& owned : args_.owned) {
-      check_rank(args_.what, owned.rank, n_);
-      auto& intervals = owned_[owned.rank];
-      check_interval(args_.what, owned.interval, intervals.empty() ? args_.origin : intervals.back().end);
-      if (owned.interval.size() > 0) intervals.push_back(owned.interval);
-      last = std::max(last, owned.interval.end);
-    }
-    for (const LanePiece& piece : pieces_) {
-      check_rank(args_.what, piece.rank, n_);
-      if (last > args_.origin)
-        check_fits(args_.what, place_, piece.rank, piece.offset + (last - args_.origin) * element_);
-    }
-    for (const auto* local : {&args_.carry, &args_.results})
-      for (const LocalPiece& piece : *local)
-        if (!owned_[me_].empty() && piece.data == nullptr) fail(args_.what, "a carry or result has no memory");
-  }
-
-  std::uint64_t signature() const {
-    Signature signature;
-    signature.add(args_.window.id, args_.origin, args_.complete, args_.dtype, by_messages_);
-    for (const LanePiece& piece : args_.pieces)
-      signature.add(piece.rank, piece.lanes.first, piece.lanes.count, piece.offset);
-    for (const OwnedInterval& owned : args_.owned) signature.add(owned.rank, owned.interval.begin, owned.interval.end);
-    return signature.value();
-  }
-
   /// What each rank brings to an owner that is another: its pieces, added as far as they go if that saves messages.
   std::vector<Brought> brought_by(int rank, DeviceFold* program) const {
     std::vector<LaneSpan> spans;
@@ -123,28 +76,14 @@ class ReduceScatterPlan {
     std::vector<LaneSpan> spans;
     for (const Brought& one : all) spans.push_back(one.lanes);
     const FoldProgram whole = make_fold(spans, args_.complete);
-    if (args_.results.size() != whole.spans.size())
-      fail(args_.what, std::to_string(args_.results.size()) + " results given, " + std::to_string(whole.spans.size()) +
-                           " subtrees are left");
-    for (std::size_t r = 0; r < args_.results.size(); ++r)
-      if (args_.results[r].lanes != whole.spans[r])
-        fail(args_.what, "result " + std::to_string(r) + " is not of the lanes that are left");
     plan_.incoming = for_device(whole);
     incoming_ = std::move(all);
   }
 
   void cut(std::size_t wave_bytes) {
-    std::size_t streams = 1;  // sums that stand in scratch at once, of one segment each
-    if (by_messages_) {
-      std::size_t all = 0;
-      for (int r = 0; r < n_; ++r) {
-        // The same on every rank, so from what all know: pieces bound what is left of them.
-        std::size_t own = 0;
-        for (const LanePiece& piece : pieces_) own += piece.rank == r;
-        all += own;
-      }
-      streams = std::max<std::size_t>(1, all * 2);
-    }
+    // Sums that stand in scratch at once, of one segment each. The same on every rank, so from what all know: pieces
+    // bound what is left of them.
+    const std::size_t streams = std::max<std::size_t>(1, 2 * pieces_.size());
     const std::size_t elements =
         by_messages_ ? std::max<std::size_t>(1024, wave_bytes / (streams * element_)) : ~std::size_t{0};
     for (const auto& intervals : owned_) {
@@ -242,13 +181,14 @@ class ReduceScatterPlan {
   }
 
   const GpuPlace& place_;
-  const ReduceScatterArgs& args_;
-  std::vector<LanePiece> pieces_;
+  ReduceScatterArgs args_;  // pieces in lane order
+  const CheckedReduction checked_;
+  const std::vector<LanePiece>& pieces_;
+  const std::vector<std::vector<Interval>>& owned_;  // by rank
   const bool by_messages_;
   const int n_, me_;
   const std::size_t element_;
   GpuReduceScatter& plan_;
-  std::vector<std::vector<Interval>> owned_;   // by rank
   std::vector<std::vector<Brought>> brought_;  // by rank
   std::vector<Brought> incoming_;
   std::vector<std::vector<Slice>> segments_;  // by owner
@@ -267,27 +207,17 @@ GpuAllGather plan_gpu_all_gather(const GpuPlace& place, std::byte* own_window, c
   std::byte* const destination =
       args.destination ? static_cast<std::byte*>(args.destination) : (own_window ? own_window + args.offset : nullptr);
   GpuAllGather plan;
-  Signature signature;
-  signature.add(args.window.id, args.offset, args.origin, args.dtype);
-  std::size_t at = args.origin;
+  check_all_gather(args, place.rank, place.window_bytes);
   for (const AllGatherArgs::Owned& owned : args.owned) {
-    check_rank(args.what, owned.rank, place.world_size());
-    check_interval(args.what, owned.interval, at);
-    at = owned.interval.end;
-    signature.add(owned.rank, owned.interval.begin, owned.interval.end, owned.source_offset);
     if (owned.interval.size() == 0) continue;
-    const std::size_t canonical = (owned.interval.begin - args.origin) * element;
     GpuAllGather::Part part;
     part.rank = owned.rank;
-    part.source = owned.source_offset != AllGatherArgs::npos ? owned.source_offset : args.offset + canonical;
+    part.source = source_offset(args, owned);
     part.bytes = owned.interval.size() * element;
-    check_fits(args.what, place, owned.rank, part.source + part.bytes);
-    part.destination = destination + canonical;
+    part.destination = destination + (owned.interval.begin - args.origin) * element;
     plan.parts.push_back(part);
   }
-  plan.signature = signature.value();
-  if (!plan.parts.empty() && !args.destination)
-    check_fits(args.what, place, place.rank, args.offset + (at - args.origin) * element);
+  plan.signature = signature_of(args).value();
   plan.even = static_cast<int>(plan.parts.size()) == place.world_size();
   for (int r = 0; plan.even && r < place.world_size(); ++r)
     plan.even =

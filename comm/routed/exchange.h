@@ -101,11 +101,9 @@ struct Exchange {
   std::atomic<int> state{kUnderWay};
   std::uint32_t number = 0;
   std::uint32_t tag = 0;  ///< WireTag::call: the number, and a hash of what must agree
-  Nanos submitted_at = 0;
-  Nanos moved_at = 0;  ///< when something of it was over last, or it was taken up
+  Nanos moved_at = 0;     ///< when something of it was over last, or it was taken up
   Nanos finished_at = 0;
   std::exception_ptr error;
-  bool asynchronous = false;
   int open_waves_end = 0;  // waves before it have been opened
   int finished_waves = 0;
   int tasks_left = 0;

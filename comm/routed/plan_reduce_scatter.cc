@@ -3,7 +3,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "collectives/windows.h"
+#include "collectives/arguments.h"
 #include "fold.h"
 #include "routed/plans.h"
 #include "routed/segments.h"
@@ -24,10 +24,12 @@ class ReduceScatterPlan {
         args_(std::move(args)),
         element_(size_of(args_.dtype)),
         exchange_(std::make_shared<Exchange>()) {
-    std::sort(args_.pieces.begin(), args_.pieces.end(),
-              [](const LanePiece& a, const LanePiece& b) { return a.lanes.first < b.lanes.first; });
-    check();
-    cut();
+    owned_ = check_reduce_scatter(args_, me_, window_.bytes).owned;
+    segments_.emplace(owned_, element_);
+    messages_.emplace(*segments_, n_, [this](int owner, int from, int to) -> std::optional<int> {
+      if (owner == from || routes_.next(owner, from) != to) return std::nullopt;
+      return routes_.height(owner, from);
+    });
   }
 
   std::shared_ptr<Exchange> build(std::shared_ptr<ReduceScatterPlan> self) {
@@ -35,8 +37,8 @@ class ReduceScatterPlan {
     Exchange& x = *exchange_;
     x.what = args_.what;
     x.priority = args_.priority;
-    x.signature = signature();
-    for (std::size_t s = 0; s < segment_count_; ++s) add_wave(s);
+    x.signature = signature_of(args_).add(routes_.algorithm()).value();
+    for (std::size_t s = 0; s < segments_->waves(); ++s) add_wave(s);
     self_.reset();  // tasks hold it from here on
     return std::move(exchange_);
   }
@@ -60,69 +62,6 @@ class ReduceScatterPlan {
     std::vector<std::size_t> out;  // offsets in scratch of the results; empty at the owner
   };
 
-  void fail(const std::string& why) const { throw std::invalid_argument(std::string(args_.what) + ": " + why); }
-
-  void check() {
-    if (args_.dtype != DType::kF32 && args_.dtype != DType::kBF16 && args_.dtype != DType::kF16)
-      fail("cannot add elements of type " + std::string(name_of(args_.dtype)));
-    owned_.resize(n_);
-    std::size_t last = args_.origin;
-    for (const OwnedInterval& owned : args_.owned) {
-      if (owned.rank < 0 || owned.rank >= n_)
-        fail("interval of rank " + std::to_string(owned.rank) + " in a world of " + std::to_string(n_));
-      auto& intervals = owned_[owned.rank];
-      check_interval(args_.what, owned.interval, intervals.empty() ? args_.origin : intervals.back().end);
-      if (owned.interval.size() > 0) intervals.push_back(owned.interval);
-      last = std::max(last, owned.interval.end);
-    }
-    for (const LanePiece& piece : args_.pieces) {
-      if (piece.rank < 0 || piece.rank >= n_)
-        fail("piece of rank " + std::to_string(piece.rank) + " in a world of " + std::to_string(n_));
-      const std::size_t needed = last == args_.origin ? 0 : piece.offset + (last - args_.origin) * element_;
-      if (needed > window_.bytes[piece.rank])
-        fail("elements up to " + std::to_string(last) + " need " + std::to_string(needed) +
-             " bytes of the window of rank " + std::to_string(piece.rank) + ", which has " +
-             std::to_string(window_.bytes[piece.rank]));
-    }
-    std::vector<LaneSpan> spans;
-    for (const LocalPiece& carry : args_.carry) spans.push_back(carry.lanes);
-    for (const LanePiece& piece : args_.pieces) spans.push_back(piece.lanes);
-    const FoldProgram whole = make_fold(spans, args_.complete);
-    if (args_.results.size() != whole.spans.size())
-      fail(std::to_string(args_.results.size()) + " results given, " + std::to_string(whole.spans.size()) +
-           " subtrees are left");
-    for (std::size_t r = 0; r < args_.results.size(); ++r)
-      if (args_.results[r].lanes != whole.spans[r])
-        fail("result " + std::to_string(r) + " is of lanes [" + std::to_string(whole.spans[r].first) + ", " +
-             std::to_string(whole.spans[r].end()) + "), not of those given");
-    for (const auto* pieces : {&args_.carry, &args_.results})
-      for (const LocalPiece& piece : *pieces)
-        if (!owned_[me_].empty() && piece.data == nullptr) fail("a carry or result has no memory");
-  }
-
-  std::uint64_t signature() const {
-    Signature signature;
-    signature.add(args_.window.id, args_.origin, args_.complete, args_.dtype, routes_.algorithm());
-    for (const LanePiece& piece : args_.pieces)
-      signature.add(piece.rank, piece.lanes.first, piece.lanes.count, piece.offset);
-    for (const OwnedInterval& owned : args_.owned) signature.add(owned.rank, owned.interval.begin, owned.interval.end);
-    return signature.value();
-  }
-
-  void cut() {
-    std::size_t largest = 0;
-    for (const auto& intervals : owned_) {
-      std::size_t share = 0;
-      for (const Interval& interval : intervals) share += interval.size() * element_;
-      largest = std::max(largest, share);
-    }
-    const std::size_t elements = std::max<std::size_t>(1, segment_bytes(largest, n_) / element_);
-    for (const auto& intervals : owned_) {
-      segments_.push_back(cut_segments(intervals, elements));
-      segment_count_ = std::max(segment_count_, segments_.back().size());
-    }
-  }
-
   /// What rank `r` sends towards `owner`: its own pieces and those of the ranks below it, folded as far as they go.
   const std::vector<LaneSpan>& out_spans(int owner, int r) {
     auto& known = out_spans_[{owner, r}];
@@ -140,38 +79,12 @@ class ReduceScatterPlan {
     return *slot;
   }
 
-  std::size_t bytes_of(int owner, std::size_t s) const { return segments_[owner][s].count * element_; }
+  std::size_t bytes_of(int owner, std::size_t s) const { return (*segments_)[owner][s].count * element_; }
 
-  /// The owners whose segment `s` travels from `from` to `to`, by the height at which it becomes ready: each height is
-  /// one message. Its key counts messages of the pair, alike on both sides.
-  struct Message {
-    std::uint16_t key = 0;
-    std::vector<int> owners;
+  std::size_t bytes_of(const PairMessages::Message& message, int from, std::size_t s) {
     std::size_t bytes = 0;
-  };
-  std::vector<Message> messages(int from, int to, std::size_t s) {
-    const auto& heights = heights_of(from, to);
-    std::vector<Message> result;
-    std::size_t index = 0;
-    for (const auto& [height, owners] : heights) {
-      Message message;
-      message.key = static_cast<std::uint16_t>(s * heights.size() + index++);
-      for (const int owner : owners) {
-        if (s >= segments_[owner].size()) continue;
-        message.owners.push_back(owner);
-        message.bytes += bytes_of(owner, s) * out_spans(owner, from).size();
-      }
-      if (message.bytes > 0) result.push_back(std::move(message));
-    }
-    return result;
-  }
-  const std::map<int, std::vector<int>>& heights_of(int from, int to) {
-    const auto [it, fresh] = heights_.try_emplace({from, to});
-    if (fresh)
-      for (int owner = 0; owner < n_; ++owner)
-        if (owner != from && !segments_[owner].empty() && routes_.next(owner, from) == to)
-          it->second[routes_.height(owner, from)].push_back(owner);
-    return it->second;
+    for (const int owner : message.owners) bytes += bytes_of(owner, s) * out_spans(owner, from).size();
+    return bytes;
   }
 
   void add_wave(std::size_t s) {
@@ -191,12 +104,14 @@ class ReduceScatterPlan {
     std::map<std::pair<int, int>, Incoming> incoming;
     for (int i = 1; i < n_; ++i) {
       const int child = (me_ + n_ - i) % n_;
-      for (const Message& message : messages(child, me_, s)) {
+      for (const PairMessages::Message& message : messages_->of(child, me_, s)) {
+        const std::size_t bytes = bytes_of(message, child, s);
+        if (bytes == 0) continue;  // a rank without lanes
         Exchange::Receive receive;
         receive.peer = child;
         receive.key = message.key;
-        receive.bytes = message.bytes;
-        receive.scratch = take(message.bytes);
+        receive.bytes = bytes;
+        receive.scratch = take(bytes);
         receive.wave = wave;
         const int index = x.add_receive(std::move(receive));
         std::size_t offset = 0;
@@ -210,18 +125,20 @@ class ReduceScatterPlan {
     // Starting behind itself, each rank sends to another peer than the others do at that time.
     for (int i = 1; i < n_; ++i) {
       const int peer = (me_ + i) % n_;
-      for (const Message& message : messages(me_, peer, s)) {
+      for (const PairMessages::Message& message : messages_->of(me_, peer, s)) {
+        const std::size_t bytes = bytes_of(message, me_, s);
+        if (bytes == 0) continue;
         Exchange::Send send;
         send.peer = peer;
         send.key = message.key;
-        send.bytes = message.bytes;
+        send.bytes = bytes;
         send.wave = wave;
         if (message.owners.size() == 1) send.data = ready_in_window(message.owners.front(), s);
         if (send.data) {
           x.add_send(std::move(send));
           continue;
         }
-        send.scratch = take(message.bytes);
+        send.scratch = take(bytes);
         std::size_t at = send.scratch;
         const int index = x.add_send(std::move(send));
         for (const int owner : message.owners) {
@@ -237,7 +154,7 @@ class ReduceScatterPlan {
         }
       }
     }
-    if (s < segments_[me_].size() && !args_.results.empty()) {
+    if (s < (*segments_)[me_].size() && !args_.results.empty()) {
       Fold fold;
       fold.owner = me_;
       fold.segment = s;
@@ -249,7 +166,7 @@ class ReduceScatterPlan {
 
   /// The only piece of a leaf, if it stands together in the window: sent from where it is.
   const std::byte* ready_in_window(int owner, std::size_t s) const {
-    if (!routes_.children(owner, me_).empty() || segments_[owner][s].parts.size() != 1) return nullptr;
+    if (!routes_.children(owner, me_).empty() || (*segments_)[owner][s].parts.size() != 1) return nullptr;
     const LanePiece* only = nullptr;
     for (const LanePiece& piece : args_.pieces) {
       if (piece.rank != me_) continue;
@@ -257,7 +174,7 @@ class ReduceScatterPlan {
       only = &piece;
     }
     return only ? window_.own + only->offset +
-                      (segments_[owner][s].parts.front().interval.begin - args_.origin) * element_
+                      ((*segments_)[owner][s].parts.front().interval.begin - args_.origin) * element_
                 : nullptr;
   }
 
@@ -293,7 +210,7 @@ class ReduceScatterPlan {
   }
 
   void run(const Exchange& x, const Fold& fold) const {
-    const Slice& segment = segments_[fold.owner][fold.segment];
+    const Slice& segment = (*segments_)[fold.owner][fold.segment];
     std::vector<const std::byte*> sources(fold.sources.size());
     std::vector<std::byte*> results(fold.program.results.size());
     for (const Slice::Part& part : segment.parts) {
@@ -324,10 +241,9 @@ class ReduceScatterPlan {
   ReduceScatterArgs args_;
   const std::size_t element_;
   std::vector<std::vector<Interval>> owned_;  // by rank
-  std::vector<std::vector<Slice>> segments_;  // by owner
-  std::size_t segment_count_ = 0;
+  std::optional<OwnerSegments> segments_;
+  std::optional<PairMessages> messages_;  // a message for each height of the trees
   std::map<std::pair<int, int>, std::optional<std::vector<LaneSpan>>> out_spans_;
-  std::map<std::pair<int, int>, std::map<int, std::vector<int>>> heights_;
   std::shared_ptr<Exchange> exchange_;
   std::shared_ptr<ReduceScatterPlan> self_;
 };

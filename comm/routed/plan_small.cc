@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "bellows/base/digest.h"
-#include "collectives/windows.h"
+#include "collectives/arguments.h"
 #include "routed/plans.h"
 #include "routed/segments.h"
 

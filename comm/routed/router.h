@@ -16,6 +16,7 @@
 #include "bellows/comm/communicator.h"
 #include "routed/exchange.h"
 #include "routed/lifelines.h"
+#include "routed/scratch.h"
 #include "routed/wire.h"
 
 namespace bellows {
@@ -61,10 +62,10 @@ class Router {
   void step() noexcept;
   bool pass();
   bool has_news();
-  void adopt();
-  bool open_waves(Exchange& exchange);
+  void take_up();
+  bool open_waves(Exchange& exchange, bool behind);
   bool advance(Exchange& exchange);
-  void start_sends(Exchange& exchange);
+  void start_sends(Exchange& exchange, bool first);
   bool run_one_task();
   void part_over(Exchange& exchange, int wave);
   void finish(std::size_t index);
@@ -79,27 +80,21 @@ class Router {
   void compare(int rank, const Lifelines::Question& question);
   std::vector<int> awaited(const Exchange& exchange) const;
   void fail(Failure failure, bool tell);
-  std::byte* take_scratch(std::size_t bytes);
-  void give_scratch(std::byte* memory);
   std::string suffix() const;
 
   const World world_;
+  ScratchPool scratch_;  // the driver's; outlives the wire, which may still know of it
   const std::unique_ptr<Wire> wire_;
   const std::unique_ptr<Lifelines> lifelines_;
-  const std::function<void(const SharedMemory&)> lend_;
   const Nanos timeout_;
   const bool may_spin_;
 
   // The driver's.
-  std::vector<std::shared_ptr<Exchange>> active_;         // by priority, then number
-  std::array<std::size_t, 2> scratch_in_use_{};           // usual, urgent
-  std::vector<std::size_t> sending_;                      // usual bytes under way, by rank
-  std::multimap<std::size_t, std::size_t> free_scratch_;  // size -> index in scratch_
-  std::vector<SharedMemory> scratch_;
-  std::map<std::byte*, std::pair<std::size_t, int>> scratch_taken_;  // -> index, class
-  std::vector<bool> left_;
-  std::vector<Nanos> left_at_;
-  Nanos idle_since_ = 0, last_listen_ = 0;
+  std::vector<std::shared_ptr<Exchange>> active_;  // by priority, then number
+  std::array<std::size_t, 2> scratch_in_use_{};  // usual, urgent
+  std::vector<std::size_t> sending_;             // usual bytes under way, by rank
+  std::vector<std::optional<Nanos>> left_at_;    // by rank, of those that have dropped the communicator
+  Nanos idle_since_ = 0, last_listen_ = 0, finished_at_ = 0;
   struct Loss {
     int rank = 0;
     Nanos at = 0;
@@ -115,7 +110,7 @@ class Router {
   CondVar changed_, work_;
   std::uint32_t last_number_ BELLOWS_GUARDED_BY(mutex_) = 0;
   std::deque<std::shared_ptr<Exchange>> inbox_ BELLOWS_GUARDED_BY(mutex_);
-  std::deque<std::pair<std::uint32_t, Lifelines::Question>> recent_ BELLOWS_GUARDED_BY(mutex_);
+  std::deque<Lifelines::Question> recent_ BELLOWS_GUARDED_BY(mutex_);
   int open_ BELLOWS_GUARDED_BY(mutex_) = 0;
   bool driving_ BELLOWS_GUARDED_BY(mutex_) = false;
   bool stop_ BELLOWS_GUARDED_BY(mutex_) = false;

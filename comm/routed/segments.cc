@@ -34,4 +34,36 @@ std::vector<Slice> cut_segments(const std::vector<Interval>& intervals, std::siz
   return segments;
 }
 
+OwnerSegments::OwnerSegments(const std::vector<std::vector<Interval>>& owned, std::size_t element) {
+  std::size_t largest = 0;
+  for (const auto& intervals : owned) {
+    std::size_t share = 0;
+    for (const Interval& interval : intervals) share += interval.size() * element;
+    largest = std::max(largest, share);
+  }
+  const std::size_t bytes = segment_bytes(largest, static_cast<int>(owned.size()));
+  for (const auto& intervals : owned) {
+    slices_.push_back(cut_segments(intervals, std::max<std::size_t>(1, bytes / element)));
+    waves_ = std::max(waves_, slices_.back().size());
+  }
+}
+
+std::vector<PairMessages::Message> PairMessages::of(int from, int to, std::size_t segment) {
+  const auto [it, fresh] = owners_.try_emplace({from, to});
+  if (fresh)
+    for (int owner = 0; owner < world_size_; ++owner)
+      if (const auto level = segments_[owner].empty() ? std::nullopt : level_(owner, from, to))
+        it->second[*level].push_back(owner);
+  std::vector<Message> messages;
+  std::size_t index = 0;
+  for (const auto& [level, owners] : it->second) {
+    Message message;
+    message.key = static_cast<std::uint16_t>(segment * it->second.size() + index++);
+    for (const int owner : owners)
+      if (segment < segments_[owner].size()) message.owners.push_back(owner);
+    if (!message.owners.empty()) messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
 }  // namespace bellows
