@@ -26,8 +26,7 @@ struct LanePlan {
 ///   on a stack of whole-model buffers (log2(lanes)+1 of them at most); after its last lane each bucket goes to its
 ///   owners, who add the pieces of all ranks in place, in buffer 0.
 /// - in rounds (stages 2-3): lane t*n+r is rank r's in round t; a bucket's gradient lives in a slot only until its
-/// owners
-///   have added it to their accumulators, which are as long as the shard.
+///   owners have added it to their accumulators, which are as long as the shard.
 ///
 /// Buckets are runs of consecutive units up to `bucket_bytes`; a larger unit travels in several pieces. Neither choice
 /// changes a sum: the tree is per element.
