@@ -24,8 +24,7 @@ class ReduceScatterPlan {
  public:
   ReduceScatterPlan(const GpuPlace& place, const ReduceScatterArgs& args, GpuAccess access, std::size_t wave_bytes,
                     GpuReduceScatter& plan)
-      : place_(place),
-        args_(args),
+      : args_(args),
         checked_(check_reduce_scatter(args_, place.rank, place.window_bytes)),
         pieces_(args_.pieces),
         owned_(checked_.owned),
@@ -180,7 +179,6 @@ class ReduceScatterPlan {
     plan_.even_result = local(args_.results[0], segments_[me_].front().parts.front()).address;
   }
 
-  const GpuPlace& place_;
   ReduceScatterArgs args_;  // pieces in lane order
   const CheckedReduction checked_;
   const std::vector<LanePiece>& pieces_;

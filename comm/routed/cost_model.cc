@@ -23,7 +23,7 @@ struct Message {
 /// The messages of one wave (a segment of every owner), in the order in which levels and plans send them.
 class Wave {
  public:
-  Wave(const Routes& routes, bool reduces) : routes_(routes), n_(routes.world_size()), reduces_(reduces) {
+  Wave(const Routes& routes, bool reduces) : n_(routes.world_size()) {
     std::map<std::tuple<int, int, int, int>, Message> messages;  // level, turn, from, to
     spans_.resize(static_cast<std::size_t>(n_) * n_);
     sources_.assign(static_cast<std::size_t>(n_) * n_, 1);
@@ -70,9 +70,7 @@ class Wave {
     theirs.insert(theirs.end(), mine.begin(), mine.end());
   }
 
-  const Routes& routes_;
   const int n_;
-  const bool reduces_;
   std::vector<std::vector<LaneSpan>> spans_;  // what a rank sends towards an owner
   std::vector<int> sources_;
 };
