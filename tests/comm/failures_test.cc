@@ -50,7 +50,7 @@ Work add_all(Communicator& comm, Window window, std::vector<float>& sum, const c
 class Failures : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const std::string why = not_covered(GetParam(), 4); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = not_covered(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
   std::string transport() const { return GetParam(); }
 };

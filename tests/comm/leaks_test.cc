@@ -40,7 +40,7 @@ class LeaksOfProcesses : public testing::TestWithParam<std::string> {};
 
 TEST_P(LeaksOfProcesses, AHundredGenerationsLeaveNoDescriptorThreadOrMapping) {
   const std::string transport = GetParam();
-  if (const std::string why = not_covered(transport, 2); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = not_covered(transport); !why.empty()) GTEST_SKIP() << why;
   Shared<std::atomic<int>> failures;
   ForkedBootstrap bootstrap;
   std::vector<pid_t> children;

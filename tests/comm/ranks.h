@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "bellows/base/error.h"
@@ -106,13 +107,21 @@ inline int mpi_world_size() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") ? std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE")) : 1;
 }
 
-/// Why this machine cannot run a test over `transport` with so many ranks; empty if it can.
-inline std::string not_covered(const std::string& transport, int world_size) {
+/// Those in worlds that they are made for.
+inline std::vector<std::tuple<std::string, int>> routes_in_worlds(const std::vector<std::string>& routes,
+                                                                  const std::vector<int>& worlds) {
+  std::vector<std::tuple<std::string, int>> result;
+  for (const std::string& route : routes)
+    for (const int world_size : worlds)
+      if (route.find("halving") == std::string::npos || (world_size & (world_size - 1)) == 0)
+        result.emplace_back(route, world_size);
+  return result;
+}
+/// Why this machine cannot run a test over `transport`; empty if it can.
+inline std::string not_covered(const std::string& transport) {
   if (transport.find("ucx") != std::string::npos &&
       !std::filesystem::exists(std::string(BELLOWS_BIN_DIR) + "/../lib/libbellows_ucx.so"))
     return "not covered: UCX (it was not found when this was built)";
-  if (transport.find("halving") != std::string::npos && (world_size & (world_size - 1)) != 0)
-    return "halving is for powers of two";
   return "";
 }
 

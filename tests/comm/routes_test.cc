@@ -72,7 +72,7 @@ TEST(Routes, AnUnknownAlgorithmIsNamedWithThoseThatExist) {
 class UrgentCalls : public testing::TestWithParam<std::string> {};
 
 TEST_P(UrgentCalls, OvertakeWhatWasQueuedBeforeThem) {
-  if (const std::string why = not_covered(GetParam(), 2); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = not_covered(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const auto outcomes = run_on(GetParam(), 2, [](int rank, Communicator& comm) -> std::string {
     constexpr std::size_t kBucket = std::size_t{4} << 20;  // elements
     constexpr int kBuckets = 12;
