@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
 #include <map>
 
 #include "bellows/base/error.h"
@@ -48,10 +47,7 @@ int run_benchmark(CollectivesOptions& options) {
     result = options.versus == "mpi" ? measure_with_mpi(options) : run_collectives_ranks(options);
   }
   print_collectives(result, options);
-  if (!options.plot.empty()) {
-    std::ofstream out(options.plot);
-    if (!(out << draw_collectives(result)).flush()) throw UserError("cannot write '" + options.plot + "'");
-  }
+  if (!options.plot.empty()) plot_collectives(result, options.plot);
   for (const CollectivesRow& row : result.rows)
     if (row.wrong > 0) return 1;
   return 0;
@@ -62,7 +58,8 @@ int run_benchmark(CollectivesOptions& options) {
 int bench_collectives_main(int argc, char** argv) {
   CollectivesOptions options;
   std::vector<std::string> names = {"auto"};
-  // Those between GPUs move device windows; this benchmark's are in host memory (scripts/gpu-check.sh measures the others).
+  // Those between GPUs move device windows; this benchmark's are in host memory (scripts/gpu-check.sh measures the
+  // others).
   for (const TransportInfo& info : transports())
     if (info.name != "nccl" && info.name != "cuda-ipc") names.push_back(info.name);
   CLI::App app(

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "bellows/base/dtype.h"
 #include "bellows/comm/bootstrap.h"
 #include "bellows/comm/communicator.h"
+#include "bellows/comm/costs.h"
 
 // The parts of `bellows bench collectives`: what is asked for, what comes out, and who does which of it.
 
@@ -22,7 +24,7 @@ struct CollectivesOptions {
   int ranks = 2;
   std::string transport = "shm";
   std::string algorithm = "auto";
-  std::vector<std::string> algorithms;  ///< to compare with each other and with what is predicted; "all": that fit
+  std::vector<std::string> algorithms;  ///< to compare with each other and with what is predicted; "all": that differ
   std::string calibration;              ///< file of costs; empty: the default place
   bool calibrate = false;
   std::string versus;
@@ -38,6 +40,7 @@ struct CollectivesOptions {
 
 struct CollectivesRow {
   std::string op;
+  std::string algorithm = "auto";  ///< that was asked for
   std::string dtype = "f32";
   std::size_t bytes = 0;
   double median_us = 0, min_us = 0, max_us = 0;
@@ -45,7 +48,8 @@ struct CollectivesRow {
   std::uint64_t wrong = 0;  ///< elements that differ from a plain loop's, over all ranks
   std::optional<double> mpi_us;
   std::string mpi_settings;
-  NLOHMANN_DEFINE_TYPE_INTRUSIVE(CollectivesRow, op, dtype, bytes, median_us, min_us, max_us, limit_us, wrong)
+  NLOHMANN_DEFINE_TYPE_INTRUSIVE(CollectivesRow, op, algorithm, dtype, bytes, median_us, min_us, max_us, limit_us,
+                                 wrong)
 };
 
 /// Of a rank that waits a second for a late peer.
@@ -71,8 +75,14 @@ struct CollectivesResult {
   NLOHMANN_DEFINE_TYPE_INTRUSIVE(CollectivesResult, ranks, transport, rows, waiting, priority)
 };
 
-/// One rank's part: collective, the same result on every rank.
-CollectivesResult measure_collectives(Communicator& comm, const CollectivesOptions& options);
+/// A communicator and the algorithm that it was made for.
+struct BenchedComm {
+  std::unique_ptr<Communicator> comm;
+  std::string algorithm;
+};
+/// One rank's part: collective, the same result on every rank. All communicators work on the same memory, and take
+/// turns sample by sample: what disturbs one disturbs all.
+CollectivesResult measure_collectives(const std::vector<BenchedComm>& comms, const CollectivesOptions& options);
 
 /// How long the memory needs for the bytes that one call moves on this rank, whoever else is at work: a plain
 /// vectorised loop over buffers of the same sizes. `streaming`: its stores go past the caches (nothing is done if they
@@ -92,15 +102,22 @@ CollectivesResult measure_with_mpi(const CollectivesOptions& options);
 
 /// Measures what messages cost over the transport, writes the calibration file and prints it.
 int calibrate_collectives(const CollectivesOptions& options);
-/// Every algorithm in turns, beside what is predicted for it, and how far the one that "auto" takes is from the best.
+/// Algorithms in turns, beside what is predicted for them, and how far the one that "auto" takes is from the best.
 int sweep_algorithms(const CollectivesOptions& options);
 
 /// Processors that this process may use.
 int allowed_core_count();
+/// `ranks` ranks of this host, bound if there is a core for each.
+CostedWorld costed_world_of(int ranks);
+CostedCall costed_call_of(const std::string& op);
+/// The file asked for, or the default one.
+std::string calibration_path_of(const CollectivesOptions& options);
 
 void print_collectives(const CollectivesResult& result, const CollectivesOptions& options);
 /// Bus bandwidth over size as an SVG document, Open MPI's beside it where it was measured.
 std::string draw_collectives(const CollectivesResult& result);
+/// Writes that picture to a file. Throws UserError.
+void plot_collectives(const CollectivesResult& result, const std::string& path);
 /// Bus bandwidth over algorithm bandwidth, as nccl-tests count it.
 double busbw_factor(const std::string& op, int ranks);
 

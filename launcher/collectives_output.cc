@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <map>
 
+#include "bellows/base/error.h"
 #include "bellows/base/memory.h"
 #include "collectives_bench.h"
 
@@ -13,12 +15,11 @@ namespace {
 
 double algbw_gbps(const CollectivesRow& row, double us) { return static_cast<double>(row.bytes) / us * 1e-3; }
 
-nlohmann::ordered_json to_json(const CollectivesRow& row, const CollectivesResult& result,
-                               const CollectivesOptions& options) {
+nlohmann::ordered_json to_json(const CollectivesRow& row, const CollectivesResult& result) {
   const double algbw = algbw_gbps(row, row.median_us);
   nlohmann::ordered_json object = {{"op", row.op},
                                    {"transport", result.transport},
-                                   {"algorithm", options.algorithm},
+                                   {"algorithm", row.algorithm},
                                    {"dtype", row.dtype},
                                    {"bytes", row.bytes},
                                    {"ranks", result.ranks},
@@ -83,7 +84,7 @@ double busbw_factor(const std::string& op, int ranks) {
 void print_collectives(const CollectivesResult& result, const CollectivesOptions& options) {
   if (!options.json && !options.csv) return print_table(result);
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const CollectivesRow& row : result.rows) all.push_back(to_json(row, result, options));
+  for (const CollectivesRow& row : result.rows) all.push_back(to_json(row, result));
   if (options.csv) return print_csv(all);
   for (const WaitingFigure& figure : result.waiting)
     all.push_back({{"op", "waiting"}, {"ranks", result.ranks}, {"cpu_percent", figure.cpu_percent}});
@@ -112,7 +113,8 @@ std::string draw_collectives(const CollectivesResult& result) {
   std::map<std::string, std::size_t> colours;
   double low = 1e9, high = 0, most = 0;
   for (const CollectivesRow& row : result.rows) {
-    const std::string name = row.op + (row.dtype == "f32" ? "" : " " + row.dtype);
+    const std::string name =
+        row.op + (row.dtype == "f32" ? "" : " " + row.dtype) + (row.algorithm == "auto" ? "" : ", " + row.algorithm);
     const std::size_t colour = colours.emplace(name, colours.size()).first->second % std::size(kColours);
     const double x = std::log2(static_cast<double>(row.bytes)), factor = busbw_factor(row.op, result.ranks);
     const auto add = [&](const std::string& label, double us, bool mpi) {
@@ -174,6 +176,11 @@ std::string draw_collectives(const CollectivesResult& result) {
     label_y += 18;
   }
   return svg + "</svg>\n";
+}
+
+void plot_collectives(const CollectivesResult& result, const std::string& path) {
+  std::ofstream out(path);
+  if (!(out << draw_collectives(result)).flush()) throw UserError("cannot write '" + path + "'");
 }
 
 }  // namespace bellows

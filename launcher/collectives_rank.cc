@@ -58,16 +58,18 @@ T tree_sum(int ranks, std::size_t i) {
 
 class BenchRank {
  public:
-  BenchRank(Communicator& comm, const CollectivesOptions& options)
-      : comm_(comm),
+  BenchRank(const std::vector<BenchedComm>& comms, const CollectivesOptions& options)
+      : comm_(*comms.front().comm),
         options_(options),
-        rank_(comm.world().rank),
-        n_(comm.world().world_size),
+        rank_(comm_.world().rank),
+        n_(comm_.world().world_size),
         largest_(*std::max_element(options.sizes.begin(), options.sizes.end())),
         input_(largest_),
-        output_(largest_),
-        in_(comm.expose(input_, 0, largest_)),
-        out_(comm.expose(output_, 0, largest_)) {}
+        output_(largest_) {
+    for (const BenchedComm& one : comms)
+      lines_.push_back({one.comm.get(), one.comm->expose(input_, 0, largest_), one.comm->expose(output_, 0, largest_),
+                        one.algorithm});
+  }
 
   CollectivesResult measure() {
     CollectivesResult result;
@@ -76,7 +78,7 @@ class BenchRank {
     for (const std::string& dtype : options_.dtypes) {
       dtype_ = dtype == "bf16" ? DType::kBF16 : dtype == "f16" ? DType::kF16 : DType::kF32;
       for (const std::string& op : options_.ops)
-        for (const std::size_t bytes : options_.sizes) result.rows.push_back(measure(op, bytes));
+        for (const std::size_t bytes : options_.sizes) measure(op, bytes, result.rows);
     }
     if (options_.waiting) result.waiting.push_back({waiting()});
     if (options_.priority) result.priority.push_back(priority());
@@ -84,40 +86,58 @@ class BenchRank {
   }
 
  private:
-  CollectivesRow measure(const std::string& op, std::size_t bytes) {
-    CollectivesRow row;
-    row.op = op;
-    row.dtype = std::string(name_of(dtype_));
-    row.bytes = bytes;
-    const std::size_t count = bytes / size_of(dtype_);
-    row.wrong = check(op, count);
-    const auto call = [&] { run(op, count); };
+  /// A communicator to be measured, and the memory as its peers know it.
+  struct Line {
+    Communicator* comm;
+    Window in, out;
+    std::string algorithm;
+  };
+
+  /// A row of each communicator.
+  void measure(const std::string& op, std::size_t bytes, std::vector<CollectivesRow>& rows) {
+    const std::size_t count = bytes / size_of(dtype_), lines = lines_.size();
+    const auto call = [&](const Line& line) { return [&, count] { run(line, op, count); }; };
     const auto limit = [&](bool streaming) {
       return [&, streaming] {
         run_limit(op, output_.data(), input_.data(), bytes, static_cast<std::size_t>(n_), streaming);
       };
     };
+    std::vector<std::uint64_t> wrong;
+    std::vector<int> repeats;
+    for (const Line& line : lines_) {
+      wrong.push_back(check(line, op, count));
+      repeats.push_back(repeats_for(call(line)));
+    }
     const bool streams = run_limit(op, output_.data(), input_.data(), bytes, static_cast<std::size_t>(n_), true);
-    const int repeats = repeats_for(call), plain = repeats_for(limit(false));
+    const int plain = repeats_for(limit(false));
     // In turns, so that a disturbance of the machine hits all of them. The loops are given their own processor time: on
     // a busy host they are preempted like anything else, and would look slower than they are.
-    std::vector<double> ours, cached, streamed;
+    std::vector<std::vector<double>> ours(lines);
+    std::vector<double> cached, streamed;
     for (int s = 0; s < options_.samples; ++s) {
-      ours.push_back(sample(repeats, call));
+      for (std::size_t i = 0; i < lines; ++i) ours[i].push_back(sample(repeats[i], call(lines_[i])));
       cached.push_back(sample(plain, limit(false), thread_cpu_ns));
       if (streams) streamed.push_back(sample(plain, limit(true), thread_cpu_ns));
     }
-    std::sort(ours.begin(), ours.end());
-    row.median_us = ours[ours.size() / 2];
-    row.min_us = ours.front();
-    row.max_us = ours.back();
-    row.limit_us = options_.crowding * (streams ? std::min(median(cached), median(streamed)) : median(cached));
-    return row;
+    for (std::size_t i = 0; i < lines; ++i) {
+      CollectivesRow row;
+      row.op = op;
+      row.algorithm = lines_[i].algorithm;
+      row.dtype = std::string(name_of(dtype_));
+      row.bytes = bytes;
+      row.wrong = wrong[i];
+      std::sort(ours[i].begin(), ours[i].end());
+      row.median_us = ours[i][ours[i].size() / 2];
+      row.min_us = ours[i].front();
+      row.max_us = ours[i].back();
+      row.limit_us = options_.crowding * (streams ? std::min(median(cached), median(streamed)) : median(cached));
+      rows.push_back(std::move(row));
+    }
   }
 
   // ---- The calls ----
 
-  Work start_reduce_scatter(Window window, std::size_t offset, std::size_t count, void* sums) {
+  Work start_reduce_scatter(Communicator& comm, Window window, std::size_t offset, std::size_t count, void* sums) {
     ReduceScatterArgs args;
     args.window = window;
     for (int r = 0; r < n_; ++r) {
@@ -127,49 +147,49 @@ class BenchRank {
     args.complete = true;
     args.dtype = dtype_;
     args.results = {{{0, n_}, sums}};
-    return comm_.reduce_scatter(std::move(args));
+    return comm.reduce_scatter(std::move(args));
   }
-  Work start_all_gather(Window window, std::size_t offset, std::size_t count, int priority) {
+  Work start_all_gather(Communicator& comm, Window window, std::size_t offset, std::size_t count, int priority) {
     AllGatherArgs args;
     args.window = window;
     args.offset = offset;
     args.dtype = dtype_;
     args.priority = priority;
     for (int r = 0; r < n_; ++r) args.owned.push_back({r, even_chunk(count, n_, r)});
-    return comm_.all_gather(std::move(args));
+    return comm.all_gather(std::move(args));
   }
-  Work start_all_reduce(std::size_t count) {
+  Work start_all_reduce(const Line& line, std::size_t count) {
     AllReduceArgs args;
-    args.window = in_;
-    args.destination = out_;
+    args.window = line.in;
+    args.destination = line.out;
     args.sums = output_.data();
     args.dtype = dtype_;
     for (int r = 0; r < n_; ++r) {
       args.pieces.push_back({r, {r, 1}, 0});
       args.owned.push_back({r, even_chunk(count, n_, r)});
     }
-    return comm_.all_reduce(std::move(args));
+    return line.comm->all_reduce(std::move(args));
   }
-  void run(const std::string& op, std::size_t count) {
-    if (op == "reduce_scatter") return start_reduce_scatter(in_, 0, count, output_.data()).wait();
-    if (op == "all_gather") return start_all_gather(out_, 0, count, 0).wait();
-    start_all_reduce(count).wait();
+  void run(const Line& line, const std::string& op, std::size_t count) {
+    if (op == "reduce_scatter") return start_reduce_scatter(*line.comm, line.in, 0, count, output_.data()).wait();
+    if (op == "all_gather") return start_all_gather(*line.comm, line.out, 0, count, 0).wait();
+    start_all_reduce(line, count).wait();
   }
 
   // ---- Against the plain loop ----
 
-  std::uint64_t check(const std::string& op, std::size_t count) {
+  std::uint64_t check(const Line& line, const std::string& op, std::size_t count) {
     switch (dtype_) {
       case DType::kBF16:
-        return check_typed<bf16>(op, count);
+        return check_typed<bf16>(line, op, count);
       case DType::kF16:
-        return check_typed<f16>(op, count);
+        return check_typed<f16>(line, op, count);
       default:
-        return check_typed<float>(op, count);
+        return check_typed<float>(line, op, count);
     }
   }
   template <class T>
-  std::uint64_t check_typed(const std::string& op, std::size_t count) {
+  std::uint64_t check_typed(const Line& line, const std::string& op, std::size_t count) {
     const auto in = input_.as<T>(), out = output_.as<T>();
     const Interval own = even_chunk(count, n_, rank_);
     for (std::size_t i = 0; i < count; ++i) in[i] = T(brought(rank_, i));
@@ -177,7 +197,7 @@ class BenchRank {
     if (op == "all_gather")
       for (std::size_t i = own.begin; i < own.end; ++i) out[i] = in[i];
     comm_.barrier();
-    run(op, count);
+    run(line, op, count);
     std::uint64_t wrong = 0;
     const auto compare = [&](std::size_t at, T expected) { wrong += std::memcmp(&out[at], &expected, sizeof(T)) != 0; };
     for (int r = 0; r < n_; ++r) {
@@ -224,16 +244,17 @@ class BenchRank {
     for (std::size_t trial = 0; trial < kTrials; ++trial) {
       prepare();
       Nanos began = now_ns();
-      start_all_gather(whole, 0, count, 1).wait();
+      start_all_gather(comm_, whole, 0, count, 1).wait();
       idle.push_back(slowest(since(began)));
 
       prepare();
       std::vector<Work> works;
       const Nanos first = now_ns();
       for (std::size_t b = 0; b < kBuckets; ++b)
-        works.push_back(start_reduce_scatter(from, b * kBucket % kMemory, kBucket / size_of(dtype_), sums.data()));
+        works.push_back(
+            start_reduce_scatter(comm_, from, b * kBucket % kMemory, kBucket / size_of(dtype_), sums.data()));
       began = now_ns();
-      start_all_gather(whole, 0, count, 1).wait();
+      start_all_gather(comm_, whole, 0, count, 1).wait();
       const double urgent = since(began);
       for (const Work& work : works) work.wait();
       through.push_back(slowest(since(first)));
@@ -273,20 +294,20 @@ class BenchRank {
     return static_cast<int>(std::clamp(options_.sample_ms * 1e3 / std::max(us, 0.1), 1.0, 10'000.0));
   }
 
-  Communicator& comm_;
+  Communicator& comm_;  // the first one, also for what is said besides the calls
   const CollectivesOptions& options_;
   const int rank_, n_;
   const std::size_t largest_;
   SharedMemory input_, output_;
-  const Window in_, out_;
+  std::vector<Line> lines_;
   DType dtype_ = DType::kF32;
 };
 
 }  // namespace
 
-CollectivesResult measure_collectives(Communicator& comm, const CollectivesOptions& options) {
-  CollectivesResult result = BenchRank(comm, options).measure();
-  comm.barrier();
+CollectivesResult measure_collectives(const std::vector<BenchedComm>& comms, const CollectivesOptions& options) {
+  CollectivesResult result = BenchRank(comms, options).measure();
+  for (const BenchedComm& one : comms) one.comm->barrier();
   return result;
 }
 

@@ -47,7 +47,7 @@ class ForkedBootstrap final : public Bootstrap {
   struct Slot {  // memory from mmap starts as zeros
     std::atomic<int> written, taken;
     std::size_t size;
-    char data[8192 - 16];
+    char data[65536 - 16];
   };
   void await(const World& world, const std::string& tag, Deadline deadline, std::atomic<int> Slot::*turn) {
     for (int r = 0; r < world.world_size; ++r)
@@ -76,10 +76,14 @@ void pin(int rank, int ranks) {
 CollectivesResult run_rank(const CollectivesOptions& options, const World& world, Bootstrap& bootstrap) {
   CommOptions comm_options;
   comm_options.transport = options.transport;
-  comm_options.algorithm = options.algorithm;
   comm_options.calibration = options.calibration;
-  const auto comm = connect(world, bootstrap, comm_options);
-  return measure_collectives(*comm, options);
+  std::vector<BenchedComm> comms;
+  for (const std::string& algorithm :
+       options.algorithms.empty() ? std::vector<std::string>{options.algorithm} : options.algorithms) {
+    comm_options.algorithm = algorithm;
+    comms.push_back({connect(world, bootstrap, comm_options), algorithm});
+  }
+  return measure_collectives(comms, options);
 }
 
 CollectivesResult run_threads(const CollectivesOptions& options) {
@@ -151,6 +155,20 @@ CollectivesResult run_processes(const CollectivesOptions& options) {
 int allowed_core_count() {
   cpu_set_t allowed;
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+}
+
+CostedWorld costed_world_of(int ranks) {
+  return {std::vector<int>(ranks, 0), std::max(1.0, static_cast<double>(ranks) / allowed_core_count())};
+}
+
+CostedCall costed_call_of(const std::string& op) {
+  return op == "reduce_scatter" ? CostedCall::kReduceScatter
+         : op == "all_gather"   ? CostedCall::kAllGather
+                                : CostedCall::kAllReduce;
+}
+
+std::string calibration_path_of(const CollectivesOptions& options) {
+  return options.calibration.empty() ? default_calibration_path() : options.calibration;
 }
 
 CollectivesResult run_collectives_ranks(const CollectivesOptions& options) {

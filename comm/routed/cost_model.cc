@@ -1,9 +1,12 @@
 #include "routed/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <queue>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -170,7 +173,7 @@ class Play {
       sent = occupy(out_[places_.host[message.from]], sent, carried);
       sent = occupy(in_[places_.host[message.to]], sent - carried, carried);
     }
-    return crowd_ > 1 ? sent + costs_.wake_s : sent;
+    return sent + link_of(message).delay_s + (crowd_ > 1 ? costs_.wake_s : 0);
   }
   /// By the receiver; inside a host it also fetches the bytes.
   double handling(const Message& message) const {
@@ -196,11 +199,49 @@ class Play {
   int turn_ = 0;
 };
 
-double predict_one(bool reduces, const Routes& routes, const Places& places, std::size_t bytes,
-                   const CollectiveCosts& costs, double ranks_per_core) {
+// What bytes inside a host cost in vectors of that size: between those that caches hold and those that they don't, the
+// logarithm of the one goes with the logarithm of the other.
+CollectiveCosts at_size(const CollectiveCosts& all, std::size_t bytes) {
+  const double beyond = std::clamp((std::log2(static_cast<double>(bytes)) - 20) / 4, 0.0, 1.0);
+  const double factor = std::pow(all.beyond_cache, beyond);
+  CollectiveCosts costs = {all.near, all.far, all.add_s, all.copy_s, all.wake_s, 1, {}};
+  costs.near.byte_s *= factor;
+  costs.near.added_byte_s *= factor;
+  return costs;
+}
+
+// How far the model was off in the measured calls that are most like this one: of the nearest number of ranks, between
+// the sizes on either side.
+double correction(CostedCall call, Algorithm algorithm, int ranks, std::size_t bytes, const CollectiveCosts& costs) {
+  const auto octaves = [](double a, double b) { return std::abs(std::log2(a / b)); };
+  std::map<std::size_t, double> factors;  // by bytes
+  int nearest = 0;
+  for (const ModelError& error : costs.errors) {
+    if (error.call != call || error.algorithm != name_of(algorithm)) continue;
+    if (nearest != error.ranks) {
+      if (nearest != 0 && octaves(ranks, error.ranks) >= octaves(ranks, nearest)) continue;
+      nearest = error.ranks;
+      factors.clear();
+    }
+    factors[error.bytes] = error.factor;
+  }
+  if (factors.empty()) return 1;
+  const auto above = factors.lower_bound(bytes);
+  if (above == factors.begin()) return above->second;
+  const auto below = std::prev(above);
+  if (above == factors.end()) return below->second;
+  const double way = octaves(static_cast<double>(bytes), static_cast<double>(below->first)) /
+                     octaves(static_cast<double>(above->first), static_cast<double>(below->first));
+  return std::pow(below->second, 1 - way) * std::pow(above->second, way);
+}
+
+double predict_one(CostedCall call, const Routes& routes, const Places& places, std::size_t bytes,
+                   const CollectiveCosts& all_costs, double ranks_per_core) {
+  const bool reduces = call == CostedCall::kReduceScatter;
   const int n = places.world_size();
   const std::size_t share = (bytes + n - 1) / n, segment = std::min(share, segment_bytes(share, n));
   if (share == 0) return 0;
+  const CollectiveCosts costs = at_size(all_costs, bytes);
   const Wave wave(routes, reduces);
   const auto play = [&](std::size_t of) {
     Play one(wave, reduces, places, costs, ranks_per_core);
@@ -211,7 +252,22 @@ double predict_one(bool reduces, const Routes& routes, const Places& places, std
   const auto [first, busy] = play(segment);
   double seconds = first + static_cast<double>(waves - 1) * busy;
   if (rest > 0) seconds += play(rest).second;
-  return seconds;
+  return places.hosts() > 1 ? seconds : seconds * correction(call, routes.algorithm(), n, bytes, all_costs);
+}
+
+// Of all algorithms that can serve these places; `distinct`: without those whose trees are those of one before them.
+std::vector<Routes> fitting_routes(const Places& places, bool distinct) {
+  std::vector<Routes> fitting;
+  std::set<std::vector<int>> known;
+  for (const Algorithm algorithm : all_algorithms()) {
+    if (!unfit(algorithm, places).empty()) continue;
+    Routes routes(algorithm, places);
+    std::vector<int> trees;
+    for (int owner = 0; owner < places.world_size(); ++owner)
+      for (int rank = 0; rank < places.world_size(); ++rank) trees.push_back(routes.next(owner, rank));
+    if (known.insert(std::move(trees)).second || !distinct) fitting.push_back(std::move(routes));
+  }
+  return fitting;
 }
 
 }  // namespace
@@ -219,8 +275,9 @@ double predict_one(bool reduces, const Routes& routes, const Places& places, std
 double predict(CostedCall call, const Routes& routes, const Places& places, std::size_t bytes,
                const CollectiveCosts& costs, double ranks_per_core) {
   double seconds = 0;
-  if (call != CostedCall::kAllGather) seconds += predict_one(true, routes, places, bytes, costs, ranks_per_core);
-  if (call != CostedCall::kReduceScatter) seconds += predict_one(false, routes, places, bytes, costs, ranks_per_core);
+  for (const CostedCall half : {CostedCall::kReduceScatter, CostedCall::kAllGather})
+    if (call == half || call == CostedCall::kAllReduce)
+      seconds += predict_one(half, routes, places, bytes, costs, ranks_per_core);
   return seconds;
 }
 
@@ -229,22 +286,20 @@ Algorithm cheapest(CostedCall call, const Places& places, std::size_t bytes, con
   if (places.world_size() > kModelledRanks)
     return places.hosts() > 1 && places.hosts() < places.world_size() ? Algorithm::kHierarchical : Algorithm::kDirect;
   Algorithm best = Algorithm::kDirect;
-  double least = 0;
-  for (const Algorithm algorithm : all_algorithms()) {
-    if (!unfit(algorithm, places).empty()) continue;
-    const double seconds = predict(call, Routes(algorithm, places), places, bytes, costs, ranks_per_core);
-    if (algorithm != all_algorithms().front() && seconds >= least) continue;
-    best = algorithm, least = seconds;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Routes& routes : fitting_routes(places, true)) {
+    const double seconds = predict(call, routes, places, bytes, costs, ranks_per_core);
+    if (seconds < least) best = routes.algorithm(), least = seconds;
   }
   return best;
 }
 
 // ---- For other rooms, by name ----
 
-std::vector<std::string> fitting_algorithms(const CostedWorld& world) {
+std::vector<std::string> fitting_algorithms(const CostedWorld& world, bool distinct) {
   std::vector<std::string> names;
-  for (const Algorithm algorithm : all_algorithms())
-    if (unfit(algorithm, Places{world.host}).empty()) names.push_back(name_of(algorithm));
+  for (const Routes& routes : fitting_routes(Places{world.host}, distinct))
+    names.push_back(name_of(routes.algorithm()));
   return names;
 }
 

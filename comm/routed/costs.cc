@@ -2,19 +2,21 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "bellows/base/error.h"
 
 namespace bellows {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LinkCosts, message_s, byte_s, added_byte_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCosts, near, far, add_s, copy_s, wake_s)
+NLOHMANN_JSON_SERIALIZE_ENUM(CostedCall, {{CostedCall::kReduceScatter, "reduce_scatter"},
+                                          {CostedCall::kAllGather, "all_gather"},
+                                          {CostedCall::kAllReduce, "all_reduce"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LinkCosts, message_s, delay_s, byte_s, added_byte_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ModelError, call, algorithm, ranks, bytes, factor)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCosts, near, far, add_s, copy_s, wake_s, beyond_cache, errors)
 
 namespace {
 
@@ -29,20 +31,14 @@ nlohmann::json read(const std::string& path) {
   return nlohmann::json::parse(in);
 }
 
-std::vector<double*> figures(CollectiveCosts& costs) {
-  return {&costs.near.message_s, &costs.near.byte_s, &costs.near.added_byte_s,
-          &costs.far.message_s,  &costs.far.byte_s,  &costs.far.added_byte_s,
-          &costs.add_s,          &costs.copy_s,      &costs.wake_s};
-}
-
 }  // namespace
 
 // Shared memory, adding, copying and waking: measured by calibration on two cores of a Zen 4 server
 // (docs/collectives.md). Sockets of one host and links between hosts are estimates, 3 GB/s and 10 Gbit/s, until a
 // calibration replaces them.
 CollectiveCosts built_in_costs(const std::string& transport) {
-  constexpr LinkCosts kShared = {2.8e-6, 0.49e-10, 0.15e-10}, kSockets = {25e-6, 3.5e-10, 3.5e-10},
-                      kEthernet = {30e-6, 9e-10, 9e-10};
+  constexpr LinkCosts kShared = {2.8e-6, 0, 0.49e-10, 0.15e-10}, kSockets = {25e-6, 0, 3.5e-10, 3.5e-10},
+                      kEthernet = {10e-6, 20e-6, 9e-10, 9e-10};
   CollectiveCosts costs;
   costs.near = transport == "ucx" || transport == "mpi" ? kSockets : kShared;
   costs.far = kEthernet;
@@ -98,29 +94,14 @@ void store_costs(const std::string& path, const std::string& transport, const Co
   fs::rename(fresh, path);
 }
 
-std::string encode(const CollectiveCosts& costs) {
-  CollectiveCosts copy = costs;
-  std::string line;
-  for (const double* figure : figures(copy)) {
-    char text[32];
-    const auto end = std::to_chars(text, text + sizeof text, *figure).ptr;
-    line += (line.empty() ? "" : " ") + std::string(text, end);
-  }
-  return line;
-}
+std::string encode(const CollectiveCosts& costs) { return nlohmann::json(costs).dump(); }
 
 CollectiveCosts decode_costs(const std::string& line) {
-  CollectiveCosts costs;
-  std::istringstream words(line);
-  std::string word;
-  bool good = true;
-  for (double* figure : figures(costs)) {
-    good = good && words >> word;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *figure);
-    good = good && error == std::errc() && end == word.data() + word.size();
+  try {
+    return nlohmann::json::parse(line).get<CollectiveCosts>();
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError("'" + line + "' are no costs of collectives: " + error.what());
   }
-  if (!good || words >> word) throw UserError("'" + line + "' are no costs of collectives");
-  return costs;
 }
 
 }  // namespace bellows

@@ -19,8 +19,8 @@ constexpr std::size_t KiB = 1024, MiB = KiB * KiB;
 // Round figures: 1 us a message, 10 GB/s inside a host; 20 us and 1 GB/s between hosts.
 CollectiveCosts round_figures() {
   CollectiveCosts costs;
-  costs.near = {1e-6, 1e-10, 1e-10};
-  costs.far = {20e-6, 1e-9, 1e-9};
+  costs.near = {1e-6, 0, 1e-10, 1e-10};
+  costs.far = {20e-6, 0, 1e-9, 1e-9};
   costs.add_s = 5e-11;
   costs.copy_s = 5e-11;
   costs.wake_s = 0;
@@ -69,7 +69,7 @@ TEST(CostModel, MoreBytesNeverTakeLess) {
 // on either side of where the ring wraps.
 TEST(CostModel, AReproducibleRingPaysForThePiecesThatItCannotAddYet) {
   CollectiveCosts bytes_only;
-  bytes_only.near = {0, 1e-10, 1e-10};
+  bytes_only.near = {0, 0, 1e-10, 1e-10};
   const Places eight = Places::one_host(8);
   const double gather = seconds_of(CostedCall::kAllGather, Algorithm::kRing, eight, 8 * MiB, bytes_only);
   const double reduce = seconds_of(CostedCall::kReduceScatter, Algorithm::kRing, eight, 8 * MiB, bytes_only);
@@ -111,6 +111,63 @@ TEST(CostModel, ASlowLinkBetweenHostsMakesHierarchicalWin) {
 TEST(CostModel, OneRankPerHostNeedsNoHierarchy) {
   EXPECT_NE(cheapest(CostedCall::kAllReduce, hosts_of({0, 1, 2}), 16 * MiB, round_figures(), 1),
             Algorithm::kHierarchical);
+}
+
+// Three messages one after another pay for the way three times, three at once only once.
+TEST(CostModel, WhatAMessageSpendsOnItsWayMakesFewStepsWin) {
+  CollectiveCosts costs = round_figures();
+  costs.near.message_s = 1e-7;
+  costs.near.delay_s = 20e-6;
+  const Places four = Places::one_host(4);
+  const double direct = seconds_of(CostedCall::kAllGather, Algorithm::kDirect, four, 4 * KiB, costs);
+  EXPECT_NEAR(direct, 20e-6, 2e-6);
+  EXPECT_NEAR(seconds_of(CostedCall::kAllGather, Algorithm::kRing, four, 4 * KiB, costs), 60e-6, 3e-6);
+  EXPECT_EQ(cheapest(CostedCall::kAllGather, Places::one_host(16), 4 * KiB, costs, 1), Algorithm::kDirect);
+}
+
+TEST(CostModel, BytesThatCachesDoNotHoldMayCostMore) {
+  CollectiveCosts costs = round_figures();
+  costs.near.message_s = 0;
+  const Places two = Places::one_host(2);
+  const auto per_mib = [&](std::size_t mib) {
+    return seconds_of(CostedCall::kAllGather, Algorithm::kDirect, two, mib * MiB, costs) / static_cast<double>(mib);
+  };
+  EXPECT_NEAR(per_mib(64) / per_mib(1), 1, 1e-9);
+  costs.beyond_cache = 4;
+  EXPECT_NEAR(per_mib(4) / per_mib(1), 2, 1e-9);
+  EXPECT_NEAR(per_mib(16) / per_mib(1), 4, 1e-9);
+  EXPECT_NEAR(per_mib(64) / per_mib(1), 4, 1e-9);
+}
+
+TEST(CostModel, WhatWasMeasuredCorrectsCallsLikeIt) {
+  const Places four = Places::one_host(4);
+  CollectiveCosts costs = round_figures();
+  costs.errors = {{CostedCall::kAllGather, "ring", 4, 64 * KiB, 2.0},
+                  {CostedCall::kAllGather, "ring", 4, 1 * MiB, 0.5},
+                  {CostedCall::kAllGather, "ring", 16, 1 * MiB, 7.0}};
+  const auto factor = [&](CostedCall call, Algorithm algorithm, const Places& places, std::size_t bytes) {
+    return seconds_of(call, algorithm, places, bytes, costs) / seconds_of(call, algorithm, places, bytes);
+  };
+  const auto ring = [&](std::size_t bytes) { return factor(CostedCall::kAllGather, Algorithm::kRing, four, bytes); };
+  EXPECT_NEAR(ring(64 * KiB), 2, 1e-9);
+  EXPECT_NEAR(ring(256 * KiB), 1, 1e-9);  // half way between two and a half
+  EXPECT_NEAR(ring(1 * MiB), 0.5, 1e-9);
+  EXPECT_NEAR(ring(4 * KiB), 2, 1e-9);
+  EXPECT_NEAR(ring(64 * MiB), 0.5, 1e-9);
+  EXPECT_NEAR(factor(CostedCall::kAllGather, Algorithm::kRing, Places::one_host(12), MiB), 7, 1e-9);
+  EXPECT_NEAR(factor(CostedCall::kReduceScatter, Algorithm::kRing, four, MiB), 1, 1e-9);
+  EXPECT_NEAR(factor(CostedCall::kAllGather, Algorithm::kDirect, four, MiB), 1, 1e-9);
+  EXPECT_NEAR(factor(CostedCall::kAllGather, Algorithm::kRing, hosts_of({0, 0, 1, 1}), MiB), 1, 1e-9);
+}
+
+TEST(CostModel, AlgorithmsOfTheSameTreesAreOne) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(fitting_algorithms({{0, 0}}, true), Names{"direct"});
+  EXPECT_EQ(fitting_algorithms({{0, 0, 0, 0}}, true), (Names{"direct", "ring", "halving"}));
+  EXPECT_EQ(fitting_algorithms({{0, 0, 0}}, true), (Names{"direct", "ring"}));
+  EXPECT_EQ(fitting_algorithms({{0, 0, 0, 1, 1, 1}}, true), (Names{"direct", "ring", "hierarchical"}));
+  EXPECT_EQ(fitting_algorithms({{0, 0, 1, 1}}, true), (Names{"direct", "ring", "halving"}));  // hosts pair like lanes
+  EXPECT_EQ(fitting_algorithms({{0, 0, 0}}), (Names{"direct", "ring", "hierarchical"}));
 }
 
 TEST(CostModel, HalvingIsNotTakenWhereItCannotServe) {
@@ -201,10 +258,12 @@ TEST_F(CalibrationFile, ThatRankZeroCannotReadIsToldToEveryRankAtOnce) {
 TEST(CollectiveCosts, TravelWithoutLoss) {
   CollectiveCosts costs = built_in_costs("ucx");
   costs.add_s = 1.0 / 3e11;
+  costs.errors = {{CostedCall::kReduceScatter, "halving", 8, 12345, 1.0 / 3}};
   EXPECT_EQ(decode_costs(encode(costs)), costs);
   EXPECT_EQ(encode(costs).find('\n'), std::string::npos);
   EXPECT_THROW(decode_costs("1 2 three"), UserError);
   EXPECT_THROW(decode_costs(encode(costs) + " 4"), UserError);
+  EXPECT_THROW(decode_costs("{}"), UserError);
 }
 
 }  // namespace
