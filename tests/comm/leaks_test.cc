@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -71,6 +72,21 @@ INSTANTIATE_TEST_SUITE_P(Transports, LeaksOfProcesses, testing::Values("shm", "s
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
 });
+
+// A thread of UCX that is there when ranks are forked watches their descriptors for ever.
+TEST(Leaks, AskingWhatTransportsThereAreLeavesNoThreadBehind) {
+  EXPECT_EXIT(
+      {
+        const std::size_t before = entries("/proc/self/task");
+        transports();
+        std::size_t now = 0;
+        for (int patience = 100; (now = entries("/proc/self/task")) > before && patience > 0; --patience)
+          usleep(20'000);
+        std::fprintf(stderr, "%zu thread(s) more\n", now - before);
+        _exit(now == before ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "0 thread");
+}
 
 TEST(Leaks, ThreadsOfOneProcessLeaveNothingEither) {
   const auto generation = [](std::uint64_t number) {

@@ -98,4 +98,6 @@ ucp_context_h ucx_context(bool between_hosts) {
   return context;
 }
 
+void try_ucx() { ucp_cleanup(make_context(/*between_hosts=*/false)); }
+
 }  // namespace bellows

@@ -10,6 +10,11 @@ namespace bellows {
 /// finds nothing to use; then a later call tries again.
 ucp_context_h ucx_context(bool between_hosts);
 
+/// Makes such a context and drops it; throws as above. A context keeps a thread of UCX alive that watches descriptors;
+/// after a fork it would go on watching those that the child opens, without an end. So a program that only asks whether
+/// there is UCX, and then forks its ranks, must not be left with one.
+void try_ucx();
+
 /// Throws std::runtime_error unless `status` is UCS_OK.
 void check_ucx(ucs_status_t status, const std::string& what);
 

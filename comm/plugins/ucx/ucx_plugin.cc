@@ -1,5 +1,6 @@
 #include "ucx_plugin.h"
 
+#include <atomic>
 #include <exception>
 
 #include "ucx_context.h"
@@ -9,8 +10,11 @@ namespace bellows {
 namespace {
 
 std::string obstacle() {
+  static std::atomic<bool> usable = false;
+  if (usable) return {};
   try {
-    ucx_context(false);
+    try_ucx();
+    usable = true;
     return {};
   } catch (const std::exception& error) {
     return error.what();

@@ -18,7 +18,7 @@
 namespace bellows {
 namespace {
 
-constexpr double kPatience = 1.0;        // seconds for what has been sent to go out
+constexpr double kPatience = 1.0;         // seconds for what has been sent to go out
 constexpr double kForcedPatience = 0.03;  // for connections closed by force; some never answer, whose peers have gone
 
 /// Matching is exact: call, key and the sender's rank fill the 64 bits of a UCX tag.
